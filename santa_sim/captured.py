@@ -74,7 +74,8 @@ def load_captured(
     native = arrays["q"].dtype
     if native != dtype:
         report["notes"].append(f"captured in {native.name}, converted to {dtype.name}")
-    q, k, v = ([[arrays[name][i].astype(dtype) for i in picked]] for name in ("q", "k", "v"))
+    with np.errstate(over="ignore"):  # what doesn't fit the dtype is caught just below
+        q, k, v = ([[arrays[name][i].astype(dtype) for i in picked]] for name in ("q", "k", "v"))
     if not all(np.isfinite(x).all() for x in (*q[0], *k[0], *v[0])):
         raise InputError(f"dtype={dtype.name!r} can't hold the values in {str(path)!r}; write dtype float32")
     return q, k, v, report

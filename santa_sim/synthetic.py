@@ -41,15 +41,20 @@ def _gaussian_rows(generator: np.random.Generator, out: np.ndarray) -> None:
         out[rows] = generator.standard_normal(out[rows].shape, dtype=np.float32)
 
 
+def _log_masses(n_k: int, sink_mass: float, exponent: float) -> np.ndarray:
+    """log of `sink_zipf_masses`, taken of the formula so that no mass underflows."""
+    if n_k == 1:
+        return np.zeros(1)
+    tail = -exponent * np.log(np.arange(1, n_k, dtype=np.float64))
+    return np.concatenate(([np.log(sink_mass)], np.log1p(-sink_mass) + tail - np.log(np.exp(tail).sum())))
+
+
 def sink_zipf_masses(n_k: int, sink_mass: float, exponent: float) -> np.ndarray:
     """Attention masses by rank, float64 [n_k], summing to 1: the sink first, then rank^-exponent for ranks 1, 2, ...
 
     With one key there is only the sink, and its mass is 1.
     """
-    if n_k == 1:
-        return np.ones(1)
-    tail = np.arange(1, n_k, dtype=np.float64) ** -exponent
-    return np.concatenate(([sink_mass], (1 - sink_mass) * tail / tail.sum()))
+    return np.exp(_log_masses(n_k, sink_mass, exponent))
 
 
 def sink_zipf_logits(workload: Workload, seed: int, sequence: int, layer: int, kv_head: int) -> np.ndarray:
@@ -59,7 +64,7 @@ def sink_zipf_logits(workload: Workload, seed: int, sequence: int, layer: int, k
     query by itself (`group_overlap: independent`) or once for the group (`shared`).
     """
     source, n_k = workload.source, workload.lengths[sequence]
-    by_rank = np.log(sink_zipf_masses(n_k, source.sink_mass, source.exponent))
+    by_rank = _log_masses(n_k, source.sink_mass, source.exponent)
     by_rank -= by_rank.mean()
     logits = np.empty((n_k, workload.group))
     logits[0] = by_rank[0]
@@ -87,27 +92,28 @@ def _rows_with_logits(
     try:
         basis = np.linalg.solve(np.einsum("gd,hd->gh", q64, q64), q64).astype(np.float32)  # (Q Q^T)^-1 Q
     except np.linalg.LinAlgError:
-        raise _parallel(out.dtype, d) from None
+        raise _no_keys(out.dtype, d) from None
     q = queries.astype(np.float32)
     wanted = (logits * np.sqrt(d)).astype(np.float32)
     largest, squares = 0.0, 0.0
     for rows in _chunks(len(out)):
         z = generator.standard_normal(out[rows].shape, dtype=np.float32)
         z += np.einsum("ng,gd->nd", wanted[rows] - np.einsum("nd,gd->ng", z, q), basis)
-        with np.errstate(over="ignore"):  # what doesn't fit float16 is caught just below
+        with np.errstate(over="ignore", invalid="ignore"):  # what doesn't fit the dtype is caught below
             out[rows] = z
-        missed = np.einsum("nd,gd->ng", out[rows].astype(np.float32), q) - wanted[rows]
+            missed = np.einsum("nd,gd->ng", out[rows].astype(np.float32), q) - wanted[rows]
         missed = missed.astype(np.float64) / np.sqrt(d)
         largest = max(largest, float(np.abs(missed).max()))  # NaN or inf where a key didn't fit the dtype
         squares += float(np.square(missed).sum())
     if not np.isfinite(squares):
-        raise _parallel(out.dtype, d)
+        raise _no_keys(out.dtype, d)
     return largest, squares
 
 
-def _parallel(dtype: np.dtype, d: int) -> InputError:
-    return InputError(f"the queries of a group are too nearly parallel at head_dim={d} for keys with the wanted logits "
-                      f"in dtype={dtype.name!r}; write a larger head_dim, dtype='float32' or another seed")  # fmt: skip
+def _no_keys(dtype: np.dtype, d: int) -> InputError:
+    return InputError(f"no keys with the wanted logits fit dtype={dtype.name!r} at head_dim={d}: the exponent is too "
+                      "large, or the queries of a group are nearly parallel; write a smaller exponent, a larger head_dim, "
+                      "dtype float32 or another seed")  # fmt: skip
 
 
 def _sink_zipf_keys(workload: Workload, q: np.ndarray, k: np.ndarray, seed: int, sequence: int, layer: int) -> dict:
