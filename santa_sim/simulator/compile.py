@@ -1,0 +1,382 @@
+"""A trace made ready for a machine: groups and dependencies, durations, places in memory, what crosses DRAM.
+
+Everything here follows from the trace and the machine's sizes alone, never from timing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InputError
+from ..trace import BUFFERS, COUNTERS, STREAMS, Trace
+from .memory import bursts_upper_bound, cycles_fs, expand, expand_rows
+
+if TYPE_CHECKING:
+    from ..hardware import Hardware
+
+ALIGNMENT = 4096
+OPERATIONS = COUNTERS[: COUNTERS.index("score_reads")]
+
+# Which unit executes which counters of a stage's items, in the order in which an item passes through them.
+STAGE_UNITS = {
+    "score": (("sampler", ("sampling",)), ("score", ("score",)), ("softmax", ("softmax",))),
+    "budget": (("budget", ("sampling", "softmax")),),
+    "select": (("selection", ("selection",)), ("softmax", ("softmax",))),
+    "value": (("sampler", ("sampling",)), ("accumulate", ("value", "softmax"))),
+    "merge": (("merge", ("merge",)),),
+    "output": (("normalize", ("value", "softmax")),),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes that one item moves over DRAM: pieces of a buffer, without the first `skip` bytes (which stay on chip)."""
+
+    kind: str  # key of traffic_bytes, e.g. 'k_read'
+    first: int  # address
+    nbytes: int
+    piece: int
+    stride: int
+    skip: int = 0
+
+    @property
+    def useful_bytes(self) -> int:
+        return self.nbytes - self.skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that one item gathers from DRAM."""
+
+    kind: str
+    first: int
+    stride: int
+    row_bytes: int
+    rows: np.ndarray
+
+    @property
+    def useful_bytes(self) -> int:
+        return self.row_bytes * len(self.rows)
+
+
+@dataclasses.dataclass(slots=True)
+class Item:
+    """One trace row: durations by unit [fs], DRAM regions, bytes that stay on chip."""
+
+    row: int
+    stage: str
+    tile: int
+    durations: dict[str, int]
+    exponentials: int  # softmax_exps
+    reads: list[Region]
+    writes: list[Region]
+    gather: Rows | None
+    chip_read: int  # stash and partials bytes read on chip
+    chip_write: int
+
+
+@dataclasses.dataclass(slots=True)
+class Group:
+    """Items of one (sequence, layer, KV head, query block), by stage, in trace order."""
+
+    number: int
+    items: dict[str, list[Item]]
+    by_tile: dict[int, Item]  # its score items
+
+    def one(self, stage: str) -> Item | None:
+        """The only item of a stage, or None."""
+        return self.items[stage][0] if self.items[stage] else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the machine plays."""
+
+    groups: list[Group]
+    scores: list[tuple[Group, Item]]  # in trace order
+
+
+def compile_trace(trace: Trace, hardware: Hardware) -> Program:
+    """Make a trace ready for a machine.
+
+    Raises
+    ------
+    InputError
+        The machine lacks a unit that the trace needs; or the trace's items don't hang together (named by row).
+    """
+    frame = trace.items
+    counters = {name: frame[name].to_numpy().astype(np.int64, copy=False) for name in OPERATIONS}
+    stages = frame["stage"].to_numpy().astype(str)
+    check_units(stages, counters, trace, hardware)
+    durations, exponentials = _durations(stages, counters, hardware), counters["softmax_exps"].tolist()
+    keys = list(zip(*(frame[name].tolist() for name in ("sequence", "layer", "kv_head", "query_block"))))
+    streams, gathers = _streams(frame), _gathers(frame)
+    bases = _bases(keys, streams, gathers)
+
+    groups: dict[tuple, Group] = {}
+    scores, last = [], None
+    for row, (key, stage, tile) in enumerate(zip(keys, stages.tolist(), frame["tile"].tolist())):
+        if key not in groups:
+            groups[key] = Group(len(groups), {name: [] for name in STAGE_UNITS}, {})
+            chip = _Chip(hardware.stash.bytes // 2)
+        elif key != last:
+            raise InputError(
+                f"trace row {row}: items of sequence {key[0]}, layer {key[1]}, KV head {key[2]}, query block {key[3]} "
+                f"must stand together, other items come between"
+            )
+        last = key
+        item = Item(row, stage, tile, durations[row], exponentials[row], [], [], None, 0, 0)
+        for stream in streams[row]:
+            _place(item, stream, bases[key[:2]], chip)
+        if stage == "output" and item.chip_write:
+            raise InputError(f"trace row {row}: an 'output' item writes stash or partials, which nothing can read after it")
+        if gathers[row] is not None and stage not in ("score", "value"):
+            raise InputError(f"trace row {row}: a {stage!r} item gathers rows; only 'score' and 'value' items can")
+        if gathers[row] is not None:
+            buffer, first, stride, row_bytes, rows = gathers[row]
+            item.gather = Rows(_kind(buffer, False, row), bases[key[:2]][buffer] + first, stride, row_bytes, rows)
+        _check_order(groups[key], item)
+        groups[key].items[stage].append(item)
+        if stage == "score":
+            groups[key].by_tile[item.tile] = item
+            scores.append((groups[key], item))
+    return Program(list(groups.values()), scores)
+
+
+def addresses_of(regions: Sequence[Region], burst: int) -> tuple[np.ndarray, list[int]]:
+    """Burst addresses of some regions in order, int64 [n], and how many each region adds."""
+    size = sum(bursts_upper_bound(region.nbytes, region.piece, burst) for region in regions)
+    out, n, counts = np.empty(size, np.int64), 0, []
+    for region in regions:
+        end = expand(region.first, region.skip, region.nbytes, region.piece, region.stride, burst, out, n)
+        counts.append(end - n)
+        n = end
+    return out[:n], counts
+
+
+def addresses_of_rows(rows: Rows, burst: int) -> tuple[np.ndarray, np.ndarray]:
+    """Burst addresses of gathered rows in order, int64 [n], and where each row's end, int64 [rows]."""
+    out = np.empty(bursts_upper_bound(rows.row_bytes, rows.row_bytes, burst) * len(rows.rows), np.int64)
+    ends = np.empty(len(rows.rows), np.int64)
+    n = expand_rows(rows.first, rows.stride, rows.row_bytes, rows.rows, burst, out, ends)
+    return out[:n], ends
+
+
+def check_units(stages: np.ndarray, counters: dict[str, np.ndarray], trace: Trace, hardware: Hardware) -> None:
+    """InputError if the machine has no unit for some of the trace's work."""
+    method = f"method {trace.meta['method']!r} with score {trace.meta['score']!r}"
+    for stage, units in STAGE_UNITS.items():
+        done = tuple(f"{family}_" for _, families in units for family in families)
+        here = stages == stage
+        for name in OPERATIONS:
+            bad = here & (counters[name] > 0) if not name.startswith(done) else ()
+            if np.any(bad):
+                row = int(np.argmax(bad))
+                raise InputError(f"trace row {row}: {name}={counters[name][row]} in a {stage!r} item, which no unit of that stage executes")
+    if hardware.score.mac_lanes == 0 and counters["score_mults"].any():
+        raise InputError(
+            f"{method} multiplies in the score stage and {hardware.name} has score.mac_lanes=0; give it MAC lanes, or use "
+            f"score 'bernoulli' or 'bernoulli-stratified'"
+        )
+    if hardware.accumulate.kind != "mac" and counters["value_mults"][stages == "value"].any():
+        raise InputError(
+            f"{method} multiplies in the value stage and {hardware.name} has accumulate.kind={hardware.accumulate.kind!r}; use a "
+            f"machine with MAC lanes there (mac_hbm3, mac_lpddr5), or a sampled method"
+        )
+    if hardware.selection is None and (stages == "select").any():
+        raise InputError(f"{method} selects and {hardware.name} has selection=null; give it a selection unit")
+    if not hardware.normalize.shifter and counters["value_shifts"].any():
+        raise InputError(f"{method} normalises by shifts and {hardware.name} has normalize.shifter=false")
+
+
+def _durations(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Hardware) -> list[dict[str, int]]:
+    """For each row, femtoseconds by unit: whole clock cycles of its work over the unit's lanes."""
+    c, hw = counters, hardware
+
+    def cycles(lanes: int, *names: str) -> np.ndarray:
+        """Lanes that do one of each operation a cycle."""
+        return -(-np.maximum.reduce([c[name] for name in names]) // lanes)
+
+    score = np.zeros(len(stages), np.int64)
+    ternary = (c["score_mults"] == 0) & (hw.score.adder_lanes > 0)
+    if hw.score.adder_lanes:
+        score = np.where(ternary, cycles(hw.score.adder_lanes, "score_adds"), score)
+    if hw.score.mac_lanes:
+        score = np.where(ternary, score, cycles(hw.score.mac_lanes, "score_adds", "score_mults"))
+    softmax = ("softmax_exps", "softmax_compares", "softmax_adds", "softmax_mults")
+    sampling = ("sampling_adds", "sampling_mults", "sampling_floors")
+    search, random = ("sampling_compares",), ("sampling_random_numbers",)
+    by_unit = {
+        "score": score,
+        "softmax": cycles(hw.softmax.lanes, *softmax),
+        "budget": cycles(hw.budget.lanes, *sampling, *search, *random, *softmax),
+        "selection": cycles(hw.selection.compares_per_cycle, "selection_compares") if hw.selection else score * 0,
+        "sampler": np.maximum.reduce([
+            cycles(hw.sampler.lanes, *sampling),
+            cycles(hw.sampler.search_compares_per_cycle, *search),
+            cycles(hw.sampler.random_numbers_per_cycle, *random),
+        ]),
+        "accumulate": cycles(hw.accumulate.lanes, "value_adds", "value_mults", "value_shifts", *softmax),
+        "merge": cycles(hw.merge.lanes, "merge_adds", "merge_mults", "merge_exps"),
+        "normalize": cycles(hw.normalize.lanes, "value_adds", "value_mults", "value_shifts", *softmax),
+    }  # fmt: skip
+    lists = {unit: values.tolist() for unit, values in by_unit.items()}
+    return [
+        {unit: cycles_fs(lists[unit][row], hw.clock_hz) for unit, _ in STAGE_UNITS[stage]}
+        for row, stage in enumerate(stages.tolist())
+    ]
+
+
+def _streams(frame) -> list[list[tuple]]:
+    """For each row its streams (row, buffer, first byte, bytes, piece, stride, write) as plain Python values."""
+    columns = [[list(entry) for entry in frame[name]] for name in STREAMS]
+    streams = []
+    for row, lists in enumerate(zip(*columns)):
+        entries = []
+        for buffer, first, nbytes, piece, stride, write in zip(*lists):
+            first, nbytes, piece, stride = int(first), int(nbytes), int(piece), int(stride)
+            if first < 0 or nbytes <= 0 or piece <= 0 or (nbytes > piece and stride < piece):
+                raise InputError(
+                    f"trace row {row}: stream of {buffer!r} has first_byte={first}, bytes={nbytes}, piece_bytes={piece}, "
+                    f"stride_bytes={stride}; bytes and pieces must be positive and strides no shorter than pieces"
+                )
+            entries.append((row, buffer, first, nbytes, min(piece, nbytes), max(stride, 1), bool(write)))
+        streams.append(entries)
+    return streams
+
+
+def _gathers(frame) -> list[tuple | None]:
+    """For each row None or its gather (buffer, first byte, stride, row bytes, rows int64)."""
+    numbers = zip(*(frame[f"gather_{name}"].tolist() for name in ("buffer", "first_byte", "stride_bytes", "row_bytes")))
+    gathers = []
+    for row, (rows, (buffer, first, stride, row_bytes)) in enumerate(zip(frame["gather_rows"], numbers)):
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and rows.min() < 0:
+            raise InputError(f"trace row {row}: gather_rows has the negative row {rows.min()}")
+        gathers.append((buffer, first, stride, row_bytes, rows) if len(rows) else None)
+    return gathers
+
+
+def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | None]) -> dict[tuple, dict[str, int]]:
+    """First address of each buffer of each (sequence, layer): one after another, aligned, as long as the trace reaches."""
+    ends: dict[tuple, dict[str, int]] = {}
+    for key, entries, gather in zip(keys, streams, gathers):
+        end = ends.setdefault(key[:2], dict.fromkeys(BUFFERS, 0))
+        for _, buffer, first, nbytes, piece, stride, _ in entries:
+            pieces = -(-nbytes // piece)
+            end[buffer] = max(end[buffer], first + (pieces - 1) * stride + nbytes - (pieces - 1) * piece)
+        if gather is not None:
+            buffer, first, stride, row_bytes, rows = gather
+            end[buffer] = max(end[buffer], first + int(rows.max()) * stride + row_bytes)
+    bases, address = {}, 0
+    for place, end in ends.items():
+        bases[place] = {}
+        for buffer, size in end.items():
+            bases[place][buffer] = address
+            address += -(-size // ALIGNMENT) * ALIGNMENT
+    return bases
+
+
+def _kind(buffer: str, write: bool, row: int) -> str:
+    """Key of traffic_bytes."""
+    if write == (buffer in ("q", "k", "v")) or (buffer == "output" and not write):
+        if buffer not in ("stash", "partials"):
+            verb = "written" if write else "read"
+            raise InputError(f"trace row {row}: {buffer!r} is {verb}; machines read q, k, v, write output, and do both with stash and partials")
+    return f"{buffer}_{'write' if write else 'read'}"
+
+
+class _Chip:
+    """Half of the stash SRAM while one group holds it: what it wrote there, in order, until the half is full."""
+
+    def __init__(self, capacity: int) -> None:
+        self.free = capacity
+        self.written: dict[tuple, int] = {}  # region -> bytes on chip (its first ones)
+
+    def write(self, region: tuple) -> int:
+        """Bytes of a written region that stay on chip; a region written again stays where it is."""
+        if region not in self.written:
+            self.written[region] = min(region[2], self.free)
+            self.free -= self.written[region]
+        return self.written[region]
+
+    def pieces(self, region: tuple):
+        """Of a read region: (first byte, bytes, bytes on chip) of each stretch, from the regions that were written."""
+        buffer, first, nbytes, piece, stride = region
+        for start, size in _stretches(first, nbytes, piece, stride):
+            while size:
+                length, chip = self._at(buffer, start)
+                if length == 0:
+                    yield start, size, -1
+                    break
+                length = min(length, size)
+                yield start, length, min(max(chip, 0), length)
+                start, size = start + length, size - length
+
+    def _at(self, buffer: str, byte: int) -> tuple[int, int]:
+        """(bytes to the end of the stretch that was written here, how many of them are on chip); (0, 0): not written."""
+        for (name, first, nbytes, piece, stride), chip in self.written.items():
+            if name != buffer or byte < first:
+                continue
+            number, offset = divmod(byte - first, stride) if nbytes > piece else (0, byte - first)
+            size = min(piece, nbytes - number * piece)
+            if offset < size:
+                return size - offset, chip - number * piece - offset
+        return 0, 0
+
+
+def _stretches(first: int, nbytes: int, piece: int, stride: int):
+    for number in range(-(-nbytes // piece)):
+        yield first + number * stride, min(piece, nbytes - number * piece)
+
+
+def _place(item: Item, stream: tuple, bases: dict[str, int], chip: _Chip) -> None:
+    """Add a stream to its item: to DRAM, to the chip, or the first part here and the rest there."""
+    row, buffer, first, nbytes, piece, stride, write = stream
+    kind = _kind(buffer, write, row)
+    base, region = bases[buffer], stream[1:6]
+    if buffer not in ("stash", "partials"):
+        (item.writes if write else item.reads).append(Region(kind, base + first, nbytes, piece, stride))
+    elif write:
+        kept = chip.write(region)
+        item.chip_write += kept
+        if kept < nbytes:
+            item.writes.append(Region(kind, base + first, nbytes, piece, stride, kept))
+    elif region in chip.written:
+        kept = chip.written[region]
+        item.chip_read += kept
+        if kept < nbytes:
+            item.reads.append(Region(kind, base + first, nbytes, piece, stride, kept))
+    else:
+        for start, size, kept in chip.pieces(region):
+            if kept < 0:
+                raise InputError(f"trace row {row}: reads {size} bytes of {buffer!r} from byte {start} that its group has not written")
+            item.chip_read += kept
+            if kept < size:
+                item.reads.append(Region(kind, base + start, size, size, size, kept))
+
+
+def _check_order(group: Group, item: Item) -> None:
+    """InputError if an item stands before what it waits for, or twice where there can be one."""
+    items, where = group.items, f"trace row {item.row}: {item.stage!r} item"
+    if item.stage in ("budget", "select", "merge", "output") and items[item.stage]:
+        raise InputError(f"{where} is the second of its sequence, layer, KV head and query block; there can be one")
+    if item.stage in ("budget", "select") and (items["budget"] or items["select"]):
+        raise InputError(f"{where} comes with the other of 'budget' and 'select'; there can be one of them")
+    if item.stage != "output" and items["output"]:
+        raise InputError(f"{where} stands after the 'output' item that closes its group")
+    if item.stage == "score" and item.tile in group.by_tile:
+        raise InputError(f"{where} is the second of tile {item.tile}; a tile is scored once, for all grouped queries")
+    if item.stage == "score" and (items["budget"] or items["select"] or items["merge"]):
+        raise InputError(f"{where} stands after the 'budget', 'select' or 'merge' item that waits for it")
+    if item.stage in ("budget", "select") and items["value"]:
+        raise InputError(f"{where} stands after a 'value' item that waits for it")
+    if item.stage == "value" and items["merge"]:
+        raise InputError(f"{where} stands after the 'merge' item that waits for it")
+    if item.stage == "value" and not (items["budget"] or items["select"]):
+        if item.tile not in group.by_tile:
+            raise InputError(f"{where} of tile {item.tile} has no 'score' item of that tile before it")

@@ -1,0 +1,188 @@
+"""Energy and area tables: what one operation, one SRAM access and one lane cost, at the node of a machine."""
+
+from __future__ import annotations
+
+import functools
+import math
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+
+from ..errors import InputError, suggestion
+from ..schema import Model, read_yaml, validate
+
+NumberType = Literal["fp32", "fp16", "bf16", "int8", "int16", "int32"]
+Positive = Annotated[float, pydantic.Field(gt=0)]
+NonNegative = Annotated[float, pydantic.Field(ge=0)]
+COMPOSED = ("exp", "random_number", "compare", "floor", "shift")
+
+
+class SramPoint(Model):
+    """One published SRAM: its size [bytes] and the energy of one access [J]."""
+
+    bytes: Annotated[int, pydantic.Field(gt=0)]
+    access_j: Positive
+
+
+class EnergyTable(Model):
+    """Costs of scalar operations and SRAM accesses at one node; see hwmodels/energy/ for the sources.
+
+    Attributes
+    ----------
+    add_j, mult_j : dict of number type to float  [J]
+    add_area_m2, mult_area_m2 : dict of number type to float  [m^2]
+    composed : dict of operation to {'add_<type>' or 'mult_<type>': count}
+    sram : list of SramPoint, growing in size
+    sram_area_m2_per_byte, leakage_w_per_m2 : float or None (unknown)
+    """
+
+    source: str
+    node_nm: Positive
+    supply_v: Positive
+    add_j: dict[NumberType, NonNegative]
+    mult_j: dict[NumberType, NonNegative]
+    add_area_m2: dict[NumberType, NonNegative]
+    mult_area_m2: dict[NumberType, NonNegative]
+    composed: dict[Literal["exp", "random_number", "compare", "floor", "shift"], dict[str, NonNegative]]
+    sram_access_bits: Annotated[int, pydantic.Field(gt=0)]
+    sram: Annotated[list[SramPoint], pydantic.Field(min_length=1)]
+    sram_area_m2_per_byte: NonNegative | None
+    leakage_w_per_m2: NonNegative | None
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> EnergyTable:
+        for field in ("add_j", "mult_j", "add_area_m2", "mult_area_m2"):
+            missing = sorted(set(NumberType.__args__) - set(getattr(self, field)))
+            if missing:
+                raise ValueError(f"{field} lacks {', '.join(missing)}")
+        missing = sorted(set(COMPOSED) - set(self.composed))
+        if missing:
+            raise ValueError(f"composed lacks {', '.join(missing)}")
+        known = [f"{kind}_{name}" for kind in ("add", "mult") for name in NumberType.__args__]
+        for operation, parts in self.composed.items():
+            for part in parts:
+                if part not in known:
+                    raise ValueError(f"composed.{operation} = {part!r} is not known{suggestion(part, known)}")
+        sizes = [point.bytes for point in self.sram]
+        if sizes != sorted(set(sizes)):
+            raise ValueError(f"sram sizes must grow, not {sizes}")
+        return self
+
+    def operation_j(self, operation: str) -> float:
+        """Energy [J] of 'add_<type>', 'mult_<type>' or a composed operation such as 'exp'."""
+        return self._sum(operation, self.add_j, self.mult_j)
+
+    def operation_area_m2(self, operation: str) -> float:
+        """Area [m^2] of a unit that starts one such operation every cycle (composed operations fully pipelined)."""
+        return self._sum(operation, self.add_area_m2, self.mult_area_m2)
+
+    def _sum(self, operation: str, adds: dict, mults: dict) -> float:
+        if operation in self.composed:
+            return math.fsum(n * self._sum(part, adds, mults) for part, n in self.composed[operation].items())
+        kind, _, number_type = operation.partition("_")
+        return (adds if kind == "add" else mults)[number_type]
+
+    def sram_access_j(self, size_bytes: int) -> float:
+        """Energy [J] of one access to an SRAM of `size_bytes`: log-log between the points, banks of the last beyond."""
+        points = self.sram
+        if size_bytes <= points[0].bytes:
+            return points[0].access_j
+        for low, high in zip(points, points[1:]):
+            if size_bytes <= high.bytes:
+                share = math.log(size_bytes / low.bytes) / math.log(high.bytes / low.bytes)
+                return low.access_j * (high.access_j / low.access_j) ** share
+        return points[-1].access_j
+
+    def sram_j(self, size_bytes: int, moved_bytes: int) -> float:
+        """Energy [J] of moving `moved_bytes` in or out of an SRAM of `size_bytes`, in accesses of the table's width."""
+        return moved_bytes * 8 / self.sram_access_bits * self.sram_access_j(size_bytes)
+
+
+class Scaling(Model):
+    """Technology scaling: energy polynomials in the supply voltage and areas relative to 45 nm."""
+
+    source: str
+    energy_polynomial: dict[int, Annotated[list[float], pydantic.Field(min_length=3, max_length=3)]]
+    area_from_45nm: dict[int, Positive]
+
+    def energy_factor(self, from_nm: float, from_v: float, to_nm: float, to_v: float) -> float:
+        """Energy of a circuit at (to_nm, to_v) over its energy at (from_nm, from_v): ratio of a2 V^2 + a1 V + a0.
+
+        Raises
+        ------
+        InputError
+            A node isn't in the table.
+        """
+        return self._switch(to_nm, to_v) / self._switch(from_nm, from_v)
+
+    def area_factor(self, from_nm: float, to_nm: float) -> float:
+        """Area of a circuit at to_nm over its area at from_nm; InputError if a node isn't in the table."""
+        return self._at(self.area_from_45nm, to_nm) / self._at(self.area_from_45nm, from_nm)
+
+    def _switch(self, node_nm: float, supply_v: float) -> float:
+        a2, a1, a0 = self._at(self.energy_polynomial, node_nm)
+        return (a2 * supply_v + a1) * supply_v + a0
+
+    @staticmethod
+    def _at(table: dict, node_nm: float):
+        if node_nm not in table:
+            raise InputError(f"technology.node_nm={node_nm!r} is not in the scaling table{suggestion(node_nm, map(str, table))}")
+        return table[node_nm]
+
+
+@functools.lru_cache(maxsize=1)
+def scaling() -> Scaling:
+    """The shipped technology scaling table."""
+    path = Path(str(resources.files("santa_sim.hwmodels"))) / "technology" / "stillmaker_baas_2017.yaml"
+    return validate(Scaling, read_yaml(path), str(path))
+
+
+def energy_tables() -> dict[str, Path]:
+    """{name: path} of the energy tables that ship in hwmodels/energy/."""
+    return {path.stem: path for path in sorted((Path(str(resources.files("santa_sim.hwmodels"))) / "energy").glob("*.yaml"))}
+
+
+def load_energy(name_or_path: str | Path) -> EnergyTable:
+    """Read an energy table by its shipped name or from a .yaml file.
+
+    Raises
+    ------
+    InputError
+        The table isn't shipped (the nearest is named), the file doesn't exist, or a field is wrong.
+    """
+    names = energy_tables()
+    path = names.get(str(name_or_path), Path(name_or_path))
+    if not path.is_file():
+        raise InputError(f"energy={str(name_or_path)!r} is not a shipped table{suggestion(name_or_path, names)}; or give a .yaml file")
+    return _read_energy(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_energy(path: Path, _changed: int) -> EnergyTable:
+    return validate(EnergyTable, read_yaml(path), str(path))
+
+
+def scaled(table: EnergyTable, node_nm: float, supply_v: float) -> EnergyTable:
+    """The table moved to another node and voltage; itself where nothing changes.
+
+    Energies scale by Stillmaker and Baas's polynomials, areas by their table (doi:10.1016/j.vlsi.2017.02.002); logic and
+    SRAM by the same factors. Leakage has no factor there: it becomes unknown.
+    """
+    if node_nm == table.node_nm and supply_v == table.supply_v:
+        return table
+    energy = scaling().energy_factor(table.node_nm, table.supply_v, node_nm, supply_v)
+    area = scaling().area_factor(table.node_nm, node_nm)
+    sram_area = table.sram_area_m2_per_byte
+    return table.model_copy(update={
+        "source": f"{table.source}; scaled from {table.node_nm:g} nm, {table.supply_v:g} V to {node_nm:g} nm, {supply_v:g} V by {scaling().source}",
+        "node_nm": node_nm, "supply_v": supply_v,
+        "add_j": {name: value * energy for name, value in table.add_j.items()},
+        "mult_j": {name: value * energy for name, value in table.mult_j.items()},
+        "add_area_m2": {name: value * area for name, value in table.add_area_m2.items()},
+        "mult_area_m2": {name: value * area for name, value in table.mult_area_m2.items()},
+        "sram": [SramPoint(bytes=point.bytes, access_j=point.access_j * energy) for point in table.sram],
+        "sram_area_m2_per_byte": None if sram_area is None else sram_area * area,
+        "leakage_w_per_m2": None,
+    })  # fmt: skip

@@ -1,0 +1,212 @@
+"""The machine: SimPy processes for its units, joined by bounded buffers with back-pressure.
+
+Each unit takes its jobs in the order of the schedule: waits for what a job needs, takes room in the buffer that it fills,
+is busy for the job's duration and gives back the room that it has emptied. Time is integer femtoseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+import simpy
+
+from ..errors import SimulationError
+from .compile import addresses_of, addresses_of_rows
+from .memory import Memory, MemoryReport, Window, address_times_fs, cycles_fs
+from .schedule import Job, Schedule
+
+if TYPE_CHECKING:
+    from ..hardware import Hardware
+
+TRAFFIC = ("q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write")
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """One job as it was done: unit, trace row, start and end [fs]; of DRAM from the request to the last completion."""
+
+    unit: str
+    row: int
+    start_fs: int
+    end_fs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run of the machine measured.
+
+    Attributes
+    ----------
+    end_fs : int  [fs]
+    busy_fs : dict of unit to int  [fs]  (DRAM: see memory)
+    bursts, useful_bytes : dict of traffic kind to int
+    memory : MemoryReport
+    peak : dict of buffer to int  [slots]
+    spans : list of Span, or None if they weren't asked for
+    """
+
+    end_fs: int
+    busy_fs: dict[str, int]
+    bursts: dict[str, int]
+    useful_bytes: dict[str, int]
+    memory: MemoryReport
+    peak: dict[str, int]
+    spans: list[Span] | None
+
+
+class SlotBuffer:
+    """Room for so many slots between two units. One unit takes, any may give back."""
+
+    def __init__(self, env: simpy.Environment, capacity: int) -> None:
+        self.env, self.capacity, self.free = env, capacity, capacity
+        self.least_free = capacity
+        self._waiting: tuple[int, simpy.Event] | None = None
+
+    def take(self, slots: int) -> simpy.Event | None:
+        """Take slots: None if there is room now, else an event for when there is and they are taken."""
+        if slots <= self.free:
+            self._remove(slots)
+            return None
+        self._waiting = (slots, self.env.event())
+        return self._waiting[1]
+
+    def give(self, slots: int) -> None:
+        """Give slots back."""
+        self.free += slots
+        if self._waiting is not None and self._waiting[0] <= self.free:
+            wanted, event = self._waiting
+            self._waiting = None
+            self._remove(wanted)
+            event.succeed()
+
+    def _remove(self, slots: int) -> None:
+        self.free -= slots
+        self.least_free = min(self.least_free, self.free)
+
+
+class Machine:
+    """A machine with its jobs; `run` plays them to the end."""
+
+    def __init__(self, plan: Schedule, memory: Memory, hardware: Hardware, keep_spans: bool = False,
+                 progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
+        self.env = simpy.Environment(initial_time=0)
+        self.plan, self.memory, self.hw = plan, memory, hardware
+        self.buffers = {name: SlotBuffer(self.env, capacity) for name, capacity in plan.capacities.items()}
+        self.busy_fs = dict.fromkeys([*plan.jobs, "gather"], 0)
+        self.bursts = dict.fromkeys(TRAFFIC, 0)
+        self.useful_bytes = dict.fromkeys(TRAFFIC, 0)
+        self.spans: list[Span] | None = [] if keep_spans else None
+        self.progress = progress
+        self.window = Window.of(hardware.gather.outstanding)
+        self.gather_free_fs = 0
+        self.doing: dict[str, Job | None] = dict.fromkeys(plan.jobs)
+
+    def run(self) -> Run:
+        """Play all jobs.
+
+        Raises
+        ------
+        SimulationError
+            Events ran out before the jobs did (a broken schedule), or the time doesn't fit into 64-bit femtoseconds.
+        """
+        for unit, jobs in self.plan.jobs.items():
+            for job in jobs:
+                job.done = self.env.event()
+            if jobs:
+                self.env.process(self._dram(jobs) if unit == "dram" else self._unit(unit, jobs))
+        try:
+            self.env.run()
+        except OverflowError:
+            raise SimulationError("the run is longer than 9,000 s, beyond 64-bit femtoseconds") from None
+        stuck = {unit: job.row for unit, job in self.doing.items() if job is not None}
+        if stuck:
+            raise SimulationError(
+                "deadlock: " + ", ".join(f"{unit} waits with trace row {row}" for unit, row in stuck.items())
+            )
+        return Run(
+            self.env.now, self.busy_fs, self.bursts, self.useful_bytes, self.memory.report(),
+            {name: buffer.capacity - buffer.least_free for name, buffer in self.buffers.items()}, self.spans,
+        )  # fmt: skip
+
+    def _ready(self, job: Job) -> Generator:
+        for before in job.after:
+            if before.done.callbacks is not None:  # not yet processed
+                yield before.done
+        for name, slots in job.takes:
+            room = self.buffers[name].take(slots)
+            if room is not None:
+                yield room
+
+    def _unit(self, unit: str, jobs: list[Job]) -> Generator:
+        env, buffers = self.env, self.buffers
+        for job in jobs:
+            self.doing[unit] = job
+            yield from self._ready(job)
+            start = env.now
+            if job.duration_fs:
+                yield env.timeout(job.duration_fs)
+            for name, slots in job.gives:
+                buffers[name].give(slots)
+            job.done.succeed()
+            self.busy_fs[unit] += job.duration_fs
+            if self.spans is not None:
+                self.spans.append(Span(unit, job.row, start, env.now))
+        self.doing[unit] = None
+
+    def _dram(self, jobs: list[Job]) -> Generator:
+        """The sequencer: hands the jobs to the memory one by one, each as soon as it is ready and the one before is out."""
+        every = max(1, len(jobs) // 100)
+        for number, job in enumerate(jobs):
+            self.doing["dram"] = job
+            yield from self._ready(job)
+            self._issue(job)
+            if self.progress is not None and (number + 1) % every == 0:
+                self.progress(number + 1, len(jobs))
+        self.doing["dram"] = None
+        if self.progress is not None:
+            self.progress(len(jobs), len(jobs))
+
+    def _issue(self, job: Job) -> None:
+        env, burst = self.env, self.memory.burst_bytes
+        done = now = env.now
+        for name, slots in job.gives_at_start:
+            self.buffers[name].give(slots)
+        if job.regions:
+            addresses, counts = addresses_of(job.regions, burst)
+            for region, count in zip(job.regions, counts):
+                self.bursts[region.kind] += count
+                self.useful_bytes[region.kind] += region.useful_bytes
+            done = self.memory.request(now, addresses, job.write)
+        if job.rows is not None:
+            done = max(done, self._gather(now, job))
+        if self.spans is not None:
+            self.spans.append(Span("dram", job.row, now, done))
+
+        def complete(_: simpy.Event) -> None:
+            for name, slots in job.gives:
+                self.buffers[name].give(slots)
+            job.done.succeed()
+
+        env.timeout(done - now).callbacks.append(complete)
+
+    def _gather(self, now: int, job: Job) -> int:
+        rows, hw = job.rows, self.hw
+        addresses, ends = addresses_of_rows(rows, self.memory.burst_bytes)
+        self.bursts[rows.kind] += len(addresses)
+        self.useful_bytes[rows.kind] += rows.useful_bytes
+        start = max(now, self.gather_free_fs)
+        ready = address_times_fs(start, len(rows.rows), hw.gather.addresses_per_cycle, hw.clock_hz)
+        busy = cycles_fs(-(-len(rows.rows) // hw.gather.addresses_per_cycle), hw.clock_hz)
+        self.gather_free_fs = start + busy
+        self.busy_fs["gather"] += busy
+        if self.spans is not None:
+            self.spans.append(Span("gather", job.row, start, self.gather_free_fs))
+        return self.memory.gather(addresses, ends, ready, self.window)
+
+
+def play(plan: Schedule, memory: Memory, hardware: Hardware, keep_spans: bool = False,
+         progress: Callable[[int, int], None] | None = None) -> Run:  # fmt: skip
+    """Play a schedule on a memory; see Machine.run."""
+    return Machine(plan, memory, hardware, keep_spans, progress).run()

@@ -1,0 +1,143 @@
+"""What a simulated run says: time, energy, traffic, operations, and how they were made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import numpy as np
+    import pandas as pd
+
+    from .machine import Span
+
+_LEFT_OUT = ("output", "spans")  # of to_dict: not JSON
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One run on one machine.
+
+    Attributes
+    ----------
+    workload, method, score, samples, samples_drawn, budget_k, budget_B, precision, seed : as in the trace's `meta`; None
+        where the trace doesn't say
+    hardware : str
+    latency_s : float  [s]
+    cycles : int  core clock cycles, rounded up
+    energy_j : float  [J]  the sum (math.fsum) of energy_breakdown_j
+    bound_by : str  the unit with the highest utilisation
+    energy_breakdown_j : dict of str to float  [J]
+    traffic_bytes : dict of str to int  [B]  whole DRAM bursts
+    useful_bytes : dict of str to int  [B]  the bytes asked for
+    sram_bytes : dict 'read', 'write' to int  [B]
+    ops, accesses : dict of stage to dict of operation to int
+    value_rows_unique_per_head, value_rows_unique_per_group : float  unions over the queries, averaged over sequences,
+        layers and heads (groups)
+    value_row_fraction : float  unique rows per group over n_k, averaged
+    utilization : dict of unit to float in [0, 1]
+    busy_s : dict of unit to float  [s]
+    memory : dict  activates, bursts, peak and achieved bandwidth [B/s]
+    buffer_peak : dict of buffer to int  [slots]
+    area_breakdown_m2 : dict of unit to float  [m^2]
+    notes : list of str  assumptions and unknowns of this run
+    error : dict or None  the output against exact attention
+    output : array or None  the attention output, where the run computed one
+    spans : list of Span or None  what each unit did when, if asked for
+    """
+
+    workload: str | None
+    method: str
+    score: str
+    samples: int | list[int] | None
+    samples_drawn: int | list[int] | None
+    budget_k: int | None
+    budget_B: int | None
+    hardware: str
+    precision: str
+    seed: int | None
+    latency_s: float
+    cycles: int
+    energy_j: float
+    bound_by: str
+    energy_breakdown_j: dict[str, float]
+    traffic_bytes: dict[str, int]
+    useful_bytes: dict[str, int]
+    sram_bytes: dict[str, int]
+    ops: dict[str, dict[str, int]]
+    accesses: dict[str, dict[str, int]]
+    value_rows_unique_per_head: float
+    value_rows_unique_per_group: float
+    value_row_fraction: float
+    utilization: dict[str, float]
+    busy_s: dict[str, float]
+    memory: dict[str, float]
+    buffer_peak: dict[str, int]
+    area_breakdown_m2: dict[str, float]
+    notes: list[str]
+    error: dict[str, float] | None = None
+    output: np.ndarray | list | None = dataclasses.field(default=None, repr=False)
+    spans: list[Span] | None = dataclasses.field(default=None, repr=False)
+
+    def to_dict(self) -> dict:
+        """All but `output` and `spans`, JSON-able, SI units."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in _LEFT_OUT}
+        return json.loads(json.dumps(fields))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row; nested fields become columns such as `energy_dram_read_j`, `traffic_k_read_bytes`, `ops_score_adds`."""
+        import pandas as pd
+
+        row = {}
+        for name, value in self.to_dict().items():
+            if isinstance(value, dict):
+                row.update(_flat(name, value))
+            else:
+                row[name] = "; ".join(value) if name == "notes" else value
+        return pd.DataFrame([row])
+
+    def save(self, path: str | Path) -> None:
+        """Write `to_dict` as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def plot(self) -> matplotlib.figure.Figure:
+        """Energy by part and DRAM traffic by kind, a stack each; the figure isn't shown or saved."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        energy, traffic = figure.subplots(1, 2)
+        _stack(energy, self.energy_breakdown_j, 1e6, "energy [µJ]")
+        _stack(traffic, {kind: n for kind, n in self.traffic_bytes.items() if kind != "total"}, 1e-6, "DRAM traffic [MB]")
+        figure.suptitle(f"{self.method}, {self.score} scores on {self.hardware}: {self.latency_s * 1e6:.4g} µs, bound by {self.bound_by}")
+        return figure
+
+
+def _flat(name: str, values: dict) -> dict:
+    """{'energy_breakdown_j': {'sram': 1}} -> {'energy_sram_j': 1}: the unit of the field's name goes last."""
+    stem, _, unit = name.replace("_breakdown", "").rpartition("_")
+    if unit not in ("j", "bytes", "s", "m2"):
+        stem, unit = name, ""
+    flat = {}
+    for key, value in values.items():
+        column = f"{stem}_{key}"
+        if isinstance(value, dict):
+            flat.update({f"{column}_{inner}": number for inner, number in value.items()})
+        else:
+            flat[f"{column}_{unit}" if unit else column] = value
+    return flat
+
+
+def _stack(axes, values: dict[str, float], scale: float, label: str) -> None:
+    bottom = 0.0
+    for key, value in values.items():
+        if value > 0:
+            axes.bar([0], [value * scale], bottom=bottom, width=0.5, label=key)
+            bottom += value * scale
+    axes.set_xlim(-0.5, 1.5)
+    axes.set_xticks([])
+    axes.set_ylabel(label)
+    handles, names = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], names[::-1], loc="upper right", fontsize="small", frameon=False)

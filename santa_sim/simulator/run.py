@@ -1,0 +1,103 @@
+"""simulate: play a trace on a machine and report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..trace import Trace
+from . import accounting
+from .compile import compile_trace
+from .machine import Run, play
+from .memory import FS_PER_S, BandwidthMemory
+from .result import Result
+from .schedule import schedule
+
+if TYPE_CHECKING:
+    from ..hardware import Hardware
+
+
+def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hbm3", *, spans: bool = False,
+             progress: Callable[[int, int], None] | None = None) -> Result:  # fmt: skip
+    """Play a trace on a machine.
+
+    Parameters
+    ----------
+    trace : Trace
+    hardware : name of a machine in hwmodels/, path of a .yaml file, mapping of its fields, or Hardware.
+    spans : keep what each unit did when (`Result.spans`).
+    progress : called now and then with (memory jobs issued, memory jobs in all).
+
+    Raises
+    ------
+    InputError
+        The machine isn't known or lacks a unit that the trace needs, or the trace's items don't hang together.
+    SimulationError
+        The machine got stuck, or simulated time passed 9,000 s.
+    """
+    from ..hardware import load_hardware  # hardware reads the energy tables of this package
+
+    machine = load_hardware(hardware)
+    program = compile_trace(trace, machine)
+    memory = BandwidthMemory(machine.memory)
+    run = play(schedule(program, machine), memory, machine, spans, progress)
+
+    area, area_notes = accounting.area(trace.meta, machine)
+    moves = accounting.sram_moves(program, run, machine)
+    energy, energy_notes = accounting.energy(trace, run, moves, machine, math.fsum(area.values()))
+    whole, useful = accounting.traffic(run, machine.memory.burst_bytes)
+    per_head, per_group, fraction = accounting.unique_rows(trace)
+    busy = {unit: fs / FS_PER_S for unit, fs in run.busy_fs.items()}
+    busy["dram"] = run.memory.busy_s
+    utilization = {unit: min(1.0, seconds * FS_PER_S / run.end_fs) if run.end_fs else 0.0 for unit, seconds in busy.items()}
+    meta = trace.meta
+    return Result(
+        workload=meta.get("workload"),
+        method=meta["method"],
+        score=meta["score"],
+        samples=meta.get("samples"),
+        samples_drawn=meta.get("samples_drawn"),
+        budget_k=meta.get("budget_k"),
+        budget_B=meta.get("budget_B"),
+        hardware=machine.name,
+        precision=meta["precision"],
+        seed=meta.get("seed"),
+        latency_s=run.end_fs / FS_PER_S,
+        cycles=-(-run.end_fs * machine.clock_hz // FS_PER_S),
+        energy_j=math.fsum(energy.values()),
+        bound_by=max(utilization, key=utilization.__getitem__),
+        energy_breakdown_j=energy,
+        traffic_bytes=whole,
+        useful_bytes=useful,
+        sram_bytes={"read": sum(read for _, _, read in moves), "write": sum(written for _, written, _ in moves)},
+        ops=accounting.operations(trace),
+        accesses=accounting.accesses(trace),
+        value_rows_unique_per_head=per_head,
+        value_rows_unique_per_group=per_group,
+        value_row_fraction=fraction,
+        utilization=utilization,
+        busy_s=busy,
+        memory=_memory(run, machine, whole["total"]),
+        buffer_peak=run.peak,
+        area_breakdown_m2=area,
+        notes=[*_given(meta.get("notes")), *energy_notes, *area_notes,
+               "DRAM: bandwidth, latency and bursts; activates estimated as page changes in the order of requests"],
+        error=meta.get("quality"),
+        spans=run.spans,
+    )  # fmt: skip
+
+
+def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float]:
+    return {
+        "activates": run.memory.activates,
+        "read_bursts": run.memory.read_bursts,
+        "write_bursts": run.memory.write_bursts,
+        "peak_bandwidth_bytes_per_s": machine.memory.bandwidth_bytes_per_s,
+        "achieved_bandwidth_bytes_per_s": moved * FS_PER_S / run.end_fs if run.end_fs else 0.0,
+    }
+
+
+def _given(notes: object) -> list[str]:
+    return [notes] if isinstance(notes, str) else list(notes or [])
