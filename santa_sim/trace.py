@@ -205,6 +205,10 @@ class TraceWriter:
         for name, value in zip(GATHERS, gather or ("", np.empty(0, np.int32), 0, 0, 0)):
             columns[name].append(value)
 
+    def any(self, counter: str) -> bool:
+        """True if any item so far counted this."""
+        return any(self._columns[counter])
+
     def finish(self, meta: Mapping[str, object]) -> Trace:
         """The Trace of all items so far."""
         frame = pd.DataFrame({name: pd.Series(values, dtype="int64" if name in COUNTERS else None) for name, values in self._columns.items()})

@@ -67,7 +67,8 @@ def systematic(m, ell, tiles, S, offset, counts, budgets, low, high):
         for t in range(n):
             low[r, t] = position
             # at the last tile that holds mass the position is S + offset exactly
-            position = S + offset[r, 0] if prefix[t + 1] == prefix[n] else offset[r, 0] + scale * prefix[t + 1]
+            end = S + offset[r, 0]
+            position = end if prefix[t + 1] == prefix[n] else min(offset[r, 0] + scale * prefix[t + 1], end)
             high[r, t] = position
             budgets[r, t] = np.int64(np.floor(position)) - np.int64(np.floor(low[r, t]))
             counts[_MULT] += 1

@@ -144,7 +144,7 @@ def score_tiles(q, k, format, scale, limits, seen, group, tile, heads, tiles, ke
                     exps += w
                     compares += w
                     soft_adds += 2 * w
-            reads = max(n0 + visible - max(n0, seen), 0) * d * group
+            reads = max(n0 + visible - max(n0, seen), 0) * d * group + (R * d if t == 0 else 0)
             row_counts = (adds, mults, reads, writes, exps, compares, soft_adds, 0)
             for c in range(len(row_counts)):
                 counts[kv, t, c] = row_counts[c]

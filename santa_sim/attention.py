@@ -1,0 +1,199 @@
+"""`santa_sim.attention`: run a method on given tensors, NumPy in, NumPy out, with the trace of what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from .errors import InputError, choose
+from .fixed_point import BITS
+from .methods.kernel import prepare, run_layer
+from .methods.spec import SAMPLED, Spec
+from .trace import Trace, TraceWriter
+
+STORAGE = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+KERNELS = ("cpu", "gpu", "torch")
+
+
+def attention(q, k, v, method: str, S=None, *, k_top: int | None = None, score: str = "exact", B: int | None = None,
+              precision: str | None = None, seed: int = 0, tile: int | None = None, allocation: str = "largest-remainder",
+              sampler: str = "scaled-weights", causal: bool = True, query_block: int = 64, value_format: str | None = None,
+              n_k=None, kernel: str = "cpu"):  # fmt: skip
+    """Run one attention layer for one sequence, or for a batch of sequences of different lengths.
+
+    Parameters
+    ----------
+    q : array [H, d] (decode) or [n_q, H, d] (prefill); float32, float16 or bfloat16 (ml_dtypes)
+    k, v : arrays [n_k, H_kv, d], the sequence-first cache, the current token included
+        For a batch, q, k and v are lists with one array per sequence.
+    method : 'sdpa', 'topk', 'santa', 's2anta-strat', 's2anta-sys', 's2anta-prop' or 's2anta-flash'
+    S : int, samples per query and head (sampled methods);  k_top : int, keys that top-k keeps
+    score, B, precision, seed, tile, allocation, sampler, causal, query_block, value_format : see `Spec`
+        precision defaults to the tensors' own type.
+    n_k : int or list, keys that hold data; rows of k and v beyond are never read
+    kernel : 'cpu' (Numba), 'torch' (plain torch code) or 'gpu' (CuPy)
+
+    Returns
+    -------
+    output : array like q (its type; float32 for fixed point), or a list of them;  trace : Trace
+
+    Raises
+    ------
+    InputError
+        Shapes that don't match, H not a multiple of H_kv, an empty cache, NaN or inf, budgets out of range, unknown names.
+    """
+    batch = isinstance(q, (list, tuple))
+    if batch and not (isinstance(k, (list, tuple)) and isinstance(v, (list, tuple)) and len(q) == len(k) == len(v) > 0):
+        raise InputError(f"q is a list of {len(q)} sequences; k and v must be lists of as many (and at least one)")
+    queries, keys, values = ([x] if not batch else list(x) for x in (q, k, v))
+    used = list(n_k) if isinstance(n_k, (list, tuple)) else [n_k] * len(queries)
+    if len(used) != len(queries):
+        raise InputError(f"n_k has {len(used)} entries; there are {len(queries)} sequences")
+    tensors = [check_tensors(*x) for x in zip(queries, keys, values, used)]
+    if precision is None:
+        precision = _precision_of(tensors[0][0])
+    samples = tuple(S) if isinstance(S, (list, tuple)) else S
+    spec = Spec(method=method, samples=samples, k=k_top, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
+                sampler=sampler, seed=seed, causal=causal, query_block=query_block, value_format=value_format)  # fmt: skip
+    outputs, trace = run_kernel(spec, [[t] for t in tensors], layers=(0,), kernel=kernel)
+    return ([o[0] for o in outputs] if batch else outputs[0][0]), trace
+
+
+def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[int], kernel: str = "cpu",
+               meta: dict | None = None, progress: Callable[[int, int], None] | None = None):  # fmt: skip
+    """Run every (sequence, layer) of checked tensors.
+
+    Parameters
+    ----------
+    tensors : tensors[sequence][layer] = (q [n_q, H, d], k, v, decode: bool), as `check_tensors` returns them
+    layers : the layers' numbers;  meta : facts to add to the trace's
+    progress : called with (query positions done, query positions in all)
+
+    Returns
+    -------
+    outputs : outputs[sequence][layer], arrays shaped like the caller's q;  trace : Trace
+    """
+    choose("kernel", kernel, KERNELS)
+    run = _runner(kernel)
+    first_q, first_k = tensors[0][0][0], tensors[0][0][1]
+    H, H_kv, d = first_q.shape[1], first_k.shape[1], first_q.shape[2]
+    for sequence, of_layer in enumerate(tensors):
+        for q, k, _, _ in of_layer:
+            if (q.shape[1], k.shape[1], q.shape[2]) != (H, H_kv, d):
+                raise InputError(f"sequence {sequence} has H={q.shape[1]}, H_kv={k.shape[1]}, d={q.shape[2]}; sequence 0 has H={H}, H_kv={H_kv}, d={d}")
+    storage = STORAGE.get(spec.precision)
+    writer = TraceWriter()
+    outputs, tallies = [], []
+    total = sum(q.shape[0] for of_layer in tensors for q, *_ in of_layer)
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress:
+            progress(done, total)
+
+    for sequence, of_layer in enumerate(tensors):
+        outputs.append([])
+        for index, (q, k, v, decode) in enumerate(of_layer):
+            if storage is not None:
+                q, k, v = (np.ascontiguousarray(x.astype(storage, copy=False)) for x in (q, k, v))
+            S = spec.samples_at(index, len(of_layer)) if spec.method in SAMPLED else None
+            tile = spec.tile_for(k.shape[0])
+            out, tally = run(spec, prepare(spec, q, k, v, tile), sequence, layers[index], S, tile, writer, step)
+            out = out.astype(q.dtype) if storage is not None else out
+            outputs[-1].append(out[0] if decode else out)
+            tallies.append(tally)
+    n_k = [of_layer[0][1].shape[0] for of_layer in tensors]
+    draws, queries, saturated = (sum(getattr(t, f) for t in tallies) for f in ("draws", "queries", "saturated"))
+    integer = spec.precision in BITS
+    accumulator = "int32" if integer else "fp32"
+    drawn = draws / queries if spec.method in SAMPLED else None
+    facts = {
+        "method": spec.method, "score": spec.score, "kind": "decode" if tensors[0][0][3] else "prefill",
+        "precision": spec.precision, "n_heads": H, "n_kv_heads": H_kv, "head_dim": d,
+        "n_q": [of_layer[0][0].shape[0] for of_layer in tensors], "n_k": n_k, "layers": list(layers),
+        "tile": spec.tile_for(max(n_k)),
+        "score_types": {"operand": spec.precision, "accumulator": "fp32" if spec.score == "bernoulli-mean-group" else accumulator},
+        "value_types": {"operand": spec.precision, "accumulator": accumulator},
+        "normalization": "shift" if writer.any("value_shifts") else "multiply",
+        "samples": list(spec.samples) if isinstance(spec.samples, tuple) else spec.samples,
+        "samples_drawn": int(drawn) if drawn is not None and drawn == int(drawn) else drawn,
+        "budget_k": spec.k, "budget_B": spec.B, "seed": spec.seed, "kernel": kernel, "allocation": spec.allocation,
+        "sampler": spec.sampler, "causal": spec.causal, "saturations": saturated,
+        "notes": [f"fixed point: {saturated} values saturated"] if saturated else [],
+    }  # fmt: skip
+    return outputs, writer.finish({**facts, **(meta or {})})
+
+
+def _runner(kernel: str):
+    if kernel == "cpu":
+        return run_layer
+    if kernel == "torch":
+        try:
+            from .methods.torch_kernel import run_layer as run_torch
+        except ImportError:
+            raise InputError('kernel="torch" needs torch: pip install "santa-sim[models]"') from None
+        return run_torch
+    raise InputError('kernel="gpu" is not in this version yet; use kernel="cpu", or kernel="torch" on a CUDA build of torch')
+
+
+def _precision_of(q: np.ndarray) -> str:
+    return next(name for name, dtype in STORAGE.items() if dtype == q.dtype)
+
+
+def check_tensors(q, k, v, n_k: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Validate one sequence's tensors.
+
+    Returns
+    -------
+    q [n_q, H, d], k, v [n_k, H_kv, d], and whether q was [H, d] (decode)
+
+    Raises
+    ------
+    InputError
+        As listed in `attention`.
+    """
+    q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype not in STORAGE.values():
+            raise InputError(f"{name} has dtype {x.dtype}; use float32, float16 or ml_dtypes.bfloat16" + ("; write x.astype(np.float32)" if x.dtype == np.float64 else ""))
+    if q.ndim not in (2, 3):
+        raise InputError(f"q has shape {q.shape}; decode takes [H, d], prefill [n_q, H, d]")
+    if k.ndim != 3 or v.ndim != 3:
+        raise InputError(f"k has shape {k.shape} and v {v.shape}; both must be [n_k, H_kv, d]")
+    if k.shape != v.shape:
+        raise InputError(f"k has shape {k.shape}, v has {v.shape}; they must match")
+    if k.shape[2] != q.shape[-1]:
+        raise InputError(f"head dimension: q has shape {q.shape} (d = {q.shape[-1]}), k has {k.shape} (d = {k.shape[2]})")
+    if n_k is not None:
+        if isinstance(n_k, bool) or not isinstance(n_k, (int, np.integer)) or not 0 <= n_k <= k.shape[0]:
+            raise InputError(f"n_k={n_k!r} must be a whole number from 1 to the cache's {k.shape[0]} rows")
+        k, v = k[:n_k], v[:n_k]
+    if k.shape[0] == 0:
+        raise InputError("the cache is empty (n_k = 0): k and v need at least the current token's row")
+    H, H_kv = q.shape[-2], k.shape[1]
+    if H == 0 or H_kv == 0 or q.shape[-1] == 0:
+        raise InputError(f"q has shape {q.shape} and k {k.shape}: heads and head dimension must be at least 1")
+    if H % H_kv:
+        near = [h for h in range(1, H + 1) if H % h == 0]
+        raise InputError(f"H={H} query heads are not a multiple of H_kv={H_kv} KV heads; H_kv can be {', '.join(map(str, near))}")
+    decode = q.ndim == 2
+    q = q[None] if decode else q
+    if not 1 <= q.shape[0] <= k.shape[0]:
+        raise InputError(f"q has {q.shape[0]} query positions, k has n_k = {k.shape[0]} keys; n_q must be 1 ... n_k")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not _all_finite(x):
+            bad = np.argwhere(~np.isfinite(x.astype(np.float32)))[0]
+            raise InputError(f"{name}[{', '.join(map(str, bad))}] is {x[tuple(bad)]}: Q, K and V must be finite")
+    return q, k, v, decode
+
+
+def _all_finite(x: np.ndarray) -> bool:
+    """np.isfinite(x).all(); the 16-bit types from their exponent bits, which is several times faster."""
+    if x.dtype == np.float32:
+        return bool(np.isfinite(x).all())
+    exponent = 0x7F80 if x.dtype == STORAGE["bf16"] else 0x7C00
+    return not bool(((np.ascontiguousarray(x).view(np.uint16) & exponent) == exponent).any())
