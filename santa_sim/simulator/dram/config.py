@@ -1,0 +1,296 @@
+"""A DRAM, described: organisation, timing in memory clocks, address mapping, scheduling policy, energy.
+
+`load_dram` reads one from a shipped YAML table, from a YAML file, or from a DRAMsim3 configuration file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field
+
+from ... import schema
+from ...errors import InputError
+from .mapping import Mapping, parse_mapping
+
+Count = Annotated[int, Field(ge=1)]
+Clocks = Annotated[int, Field(ge=0)]
+
+
+class Organization(schema.Model):
+    """Counts of everything. One channel (or pseudo-channel) has its own data bus, banks, queues and scheduler."""
+
+    stacks: Count = 1
+    channels: Count  # of one stack, or of the board
+    pseudo_channels: Literal[1, 2] = 1  # 2: pairs of channels that share one command bus
+    ranks: Count = 1
+    bank_groups: Count
+    banks_per_group: Count
+    rows: Count
+    page_bytes: Count  # of one bank of one rank, over the whole data bus of its (pseudo-)channel
+    bus_bits: Count  # of one (pseudo-)channel
+    burst_length: Count
+    devices_per_rank: Count = 1
+    command_buses: Literal[1, 2] = 1  # 2: a row and a column command can go out in the same clock (HBM)
+
+    @pydantic.model_validator(mode="after")
+    def _powers_of_two(self) -> Organization:
+        for name in ("stacks", "channels", "ranks", "bank_groups", "banks_per_group", "rows", "page_bytes", "bus_bits", "burst_length"):
+            value = getattr(self, name)
+            if value & (value - 1):
+                raise ValueError(f"{name} = {value} is not a power of two: address bits can't select it")
+        if self.bus_bits < 8:
+            raise ValueError(f"bus_bits = {self.bus_bits} is less than a byte")
+        if self.page_bytes < self.burst_bytes:
+            raise ValueError(f"page_bytes = {self.page_bytes} is less than one burst of {self.burst_bytes} bytes")
+        return self
+
+    @property
+    def burst_bytes(self) -> int:
+        """Bytes that one column command moves."""
+        return self.bus_bits // 8 * self.burst_length
+
+    @property
+    def buses(self) -> int:
+        """Independent data buses: stacks x channels x pseudo-channels."""
+        return self.stacks * self.channels * self.pseudo_channels
+
+    @property
+    def banks_per_rank(self) -> int:
+        """Banks of one rank of one (pseudo-)channel."""
+        return self.bank_groups * self.banks_per_group
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the whole memory."""
+        return self.buses * self.ranks * self.banks_per_rank * self.rows * self.page_bytes
+
+    @property
+    def field_sizes(self) -> dict[str, int]:
+        """How many of each thing the address selects: ch, ra, bg, ba, ro, co (bursts of a page)."""
+        return {
+            "ch": self.buses, "ra": self.ranks, "bg": self.bank_groups, "ba": self.banks_per_group, "ro": self.rows,
+            "co": self.page_bytes // self.burst_bytes,
+        }  # fmt: skip
+
+
+class Timing(schema.Model):
+    """Constraints in clocks of the command clock (n...), which lasts `clock_fs` femtoseconds."""
+
+    clock_fs: Count
+    nBL: Count  # clocks that one burst occupies the data bus
+    nCL: Clocks
+    nCWL: Clocks
+    nAL: Clocks = 0  # additive latency
+    nRCD_read: Count
+    nRCD_write: Count
+    nRP: Count
+    nRAS: Count
+    nCCD_S: Clocks
+    nCCD_L: Clocks
+    nCCD_L_write: Clocks | None = None  # write to write in one bank group, where it is longer than nCCD_L
+    nRRD_S: Clocks
+    nRRD_L: Clocks
+    nFAW: Clocks
+    n32AW: Clocks | None = None  # window of thirty-two activates (GDDR5)
+    nRTP: Clocks
+    nWR: Clocks
+    nWTR_S: Clocks
+    nWTR_L: Clocks
+    nRTRS: Clocks  # idle clocks of the data bus when its driver changes: between ranks, and from reads to writes
+    nPPD: Clocks = 0  # precharge to precharge of another bank
+    nRFC: Clocks = 0  # all-bank refresh
+    nRFC_bank: Clocks | None = None  # per-bank refresh
+    nREFI: Count | None = None  # between all-bank refreshes of one rank
+    nREFI_bank: Count | None = None  # between per-bank refreshes of one channel
+    nREFB_to_REFB: Clocks | None = None  # per-bank refresh to one of another bank
+    nREFB_to_ACT: Clocks | None = None  # per-bank refresh to an activate of another bank
+
+    @pydantic.model_validator(mode="after")
+    def _possible(self) -> Timing:
+        if self.nRAS < self.nRCD_read:
+            raise ValueError(
+                f"nRAS = {self.nRAS} (tRAS) is below nRCD_read = {self.nRCD_read} (tRCD): a row would close before it can be read"
+            )
+        if self.nRRD_L > self.nRAS + self.nRP:
+            raise ValueError(f"nRRD_L = {self.nRRD_L} (tRRD_L) is above tRC = nRAS + nRP = {self.nRAS + self.nRP}")
+        if self.nREFI is not None and self.nREFI <= self.nRFC:
+            raise ValueError(f"nREFI = {self.nREFI} (tREFI) must be above nRFC = {self.nRFC} (tRFC): nothing else would ever run")
+        return self
+
+    @property
+    def read_delay(self) -> int:
+        """Clocks from a read command to the end of its data."""
+        return self.nAL + self.nCL + self.nBL
+
+    @property
+    def write_delay(self) -> int:
+        """Clocks from a write command to the end of its data."""
+        return self.nAL + self.nCWL + self.nBL
+
+
+class Textbook(schema.Model):
+    """FR-FCFS over all queued requests: column commands before row commands, oldest first; see `core`."""
+
+    name: Literal["textbook"]
+    page: Literal["open", "closed"] = "open"
+    read_queue: Count = 64
+    write_queue: Count = 64
+    write_high: Count = 48  # writes held at which the channel turns to writing
+    write_low: Clocks = 16  # writes held at which it turns back, if a read waits
+    row_hit_cap: Count = 16  # columns that an open row serves while an older request waits for another row
+
+    @pydantic.model_validator(mode="after")
+    def _watermarks(self) -> Textbook:
+        if not self.write_low < self.write_high <= self.write_queue:
+            raise ValueError(
+                f"write_low = {self.write_low}, write_high = {self.write_high}, write_queue = {self.write_queue}: "
+                "they must rise, write_low < write_high <= write_queue"
+            )
+        return self
+
+
+class Dramsim3(schema.Model):
+    """What DRAMsim3's controller does (commit 2981759), with its constants as defaults; see `core`."""
+
+    name: Literal["dramsim3"]
+    page: Literal["open", "closed"] = "open"
+    read_queue: Count = 32
+    write_queue: Count = 32
+    unified_queue: bool = False
+    bank_queue: Count = 8
+    queue_per: Literal["bank", "rank"] = "bank"
+    drain_above: Clocks = 8  # writes drain above this many when the command queues are empty
+    row_hit_cap: Count = 4
+    # Its constraint tables depend on the protocol: precharge to precharge only where this is set (GDDR, LPDDR4).
+    precharge_spacing: bool = False
+
+
+class Refresh(schema.Model):
+    """all-bank: ranks take turns, nREFI / ranks apart. per-bank: one bank at a time, bank group first, nREFI_bank apart.
+
+    first-rank: only the first rank is refreshed, every nREFI (what DRAMsim3's RANK_LEVEL_SIMULTANEOUS comes to).
+    """
+
+    kind: Literal["all-bank", "per-bank", "first-rank", "none"]
+
+
+class Currents(schema.Model):
+    """Supply voltage and data-sheet currents of one device; energies follow as in Micron TN-40-07."""
+
+    kind: Literal["currents"]
+    vdd_v: Annotated[float, Field(gt=0)]
+    idd0_ma: float
+    idd2n_ma: float
+    idd3n_ma: float
+    idd4r_ma: float
+    idd4w_ma: float
+    idd5ab_ma: float
+    idd5pb_ma: float | None = None
+
+
+class Published(schema.Model):
+    """Energies as published; null where nobody published one: then it is not charged, and the report says so."""
+
+    kind: Literal["published"]
+    activate_pj: float | None  # one activate and precharge of one bank
+    read_pj_per_bit: float | None
+    write_pj_per_bit: float | None
+    refresh_pj: float | None  # one refresh command
+    active_w: float | None  # standby of one rank of one (pseudo-)channel with a row open
+    idle_w: float | None  # with none open
+
+
+class DramConfig(schema.Model):
+    """Everything that `Dram` needs to know about a memory."""
+
+    name: str
+    standard: str
+    description: str = ""
+    organization: Organization
+    timing: Timing
+    address_mapping: str
+    address_hash: dict[str, list[str]] = {}
+    policy: Annotated[Textbook | Dramsim3, Field(discriminator="name")]
+    refresh: Refresh
+    energy: Annotated[Currents | Published, Field(discriminator="kind")]
+    notes: list[str] = []
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> DramConfig:
+        t, o = self.timing, self.organization
+        if o.bank_groups > 1:
+            for short, long in (("nCCD_S", "nCCD_L"), ("nWTR_S", "nWTR_L")):
+                if getattr(t, short) > getattr(t, long):
+                    raise ValueError(f"timing.{short} = {getattr(t, short)} is above timing.{long} = {getattr(t, long)}")
+        needs = {"all-bank": ("nREFI",), "first-rank": ("nREFI",), "per-bank": ("nREFI_bank", "nRFC_bank"), "none": ()}
+        for name in needs[self.refresh.kind]:
+            if getattr(t, name) is None:
+                raise ValueError(f"timing.{name} is missing: refresh.kind = {self.refresh.kind!r} needs it")
+        if self.refresh.kind == "all-bank" and t.nREFI // o.ranks < 1:
+            raise ValueError(f"timing.nREFI = {t.nREFI} is less than one clock for each of {o.ranks} ranks")
+        if self.refresh.kind == "per-bank" and self.policy.name == "textbook" and t.nREFI_bank <= t.nRFC_bank // o.banks_per_rank:
+            raise ValueError(f"timing.nREFI_bank = {t.nREFI_bank} leaves no time beside timing.nRFC_bank = {t.nRFC_bank}")
+        self.mapping  # noqa: B018  parsed for its errors
+        return self
+
+    @property
+    def mapping(self) -> Mapping:
+        """The address mapping, decoded."""
+        o = self.organization
+        return parse_mapping(self.address_mapping, self.address_hash, o.field_sizes, o.burst_bytes)
+
+    @property
+    def peak_bytes_per_s(self) -> float:
+        """Bandwidth with every data bus busy all the time  [B/s]."""
+        o, t = self.organization, self.timing
+        return o.buses * o.burst_bytes * 1e15 / (t.nBL * t.clock_fs)
+
+    def replace(self, **changes: object) -> DramConfig:
+        """A copy with some fields changed and everything checked again; sections merge: `organization={"stacks": 4}`.
+
+        Raises
+        ------
+        InputError
+            A field is unknown or the result isn't valid.
+        """
+        data = self.model_dump()
+        for name, value in changes.items():
+            if isinstance(value, schema.Model):
+                value = value.model_dump()
+            keep = name in ("organization", "timing", "refresh") or (
+                name in ("policy", "energy")
+                and isinstance(value, dict)
+                and value.get("name", data[name].get("name")) == data[name].get("name")
+                and value.get("kind", data[name].get("kind")) == data[name].get("kind")
+            )
+            data[name] = data[name] | value if keep and isinstance(value, dict) else value
+        return schema.validate(DramConfig, data, self.name)
+
+
+def load_dram(name_or_path: str | Path | DramConfig) -> DramConfig:
+    """Read a memory: the name of a shipped table ('ddr4_3200'), a .yaml file, or a DRAMsim3 .ini file.
+
+    Raises
+    ------
+    InputError
+        It doesn't exist (the nearest name is given), or a field of it is wrong.
+    """
+    from .ini import read_ini
+
+    if isinstance(name_or_path, DramConfig):
+        return name_or_path
+    if str(name_or_path).endswith(".ini"):
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise InputError(f"DRAM configuration {str(path)!r} does not exist")
+        return read_ini(path)
+    path = schema.find_yaml(name_or_path, "santa_sim.hwmodels.dram", "DRAM")
+    return schema.validate(DramConfig, schema.read_yaml(path), str(path.name))
+
+
+def shipped_drams() -> list[str]:
+    """Names of the DRAM tables that come with the package."""
+    return list(schema.shipped("santa_sim.hwmodels.dram"))

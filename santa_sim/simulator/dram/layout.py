@@ -1,0 +1,157 @@
+"""Where everything lives in the state of the bank model: one int64 vector, in records, so that compiled code passes one array.
+
+A record is an offset into the vector; a field is a constant added to it: `s[bank + ROW]`. Times are memory clocks.
+Fields of the header are absolute. Nothing here holds state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+NEVER = 1 << 60  # a time that doesn't come
+NO_RULE = -(1 << 40)  # a constraint that isn't there
+
+TEXTBOOK, DRAMSIM3 = 0, 1
+REFRESH_OFF, REFRESH_STAGGERED, REFRESH_FIRST_RANK, REFRESH_BANK = range(4)
+
+# Commands that issue, and commands that a constraint may hold back (a read is held back with or without auto-precharge).
+RD, RDA, WR, WRA, ACT, PRE, REF, REFB = range(8)
+COMMANDS = ("RD", "RDA", "WR", "WRA", "ACT", "PRE", "REF", "REFB")
+T_RD, T_WR, T_ACT, T_PRE, T_REF, T_REFB = range(6)
+TARGETS = ("RD", "WR", "ACT", "PRE", "REF", "REFB")
+N_TARGETS = len(TARGETS)
+# Whom a constraint binds: the bank itself, the other banks of its group, the other groups of its rank, other ranks.
+SAME_BANK, SAME_GROUP, SAME_RANK, OTHER_RANK = range(4)
+RELATIONS = ("bank", "group", "rank", "other")
+N_RELATIONS = len(RELATIONS)
+
+# What a bank wants next (bits), and the kind of a command for buses that carry one of each kind per clock.
+W_RD, W_WR, W_ACT, W_PRE = 1, 2, 4, 8
+KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
+
+# --- header: configuration -------------------------------------------------------------------------------------------
+(
+    POLICY, CHANNELS, BANKS, GROUPS, RANKS, BANKS_PER_GROUP, BANKS_PER_RANK, GROUPS_PER_RANK,
+    READ_SLOTS, WRITE_SLOTS, BANK_SLOTS, UNIFIED, BANKS_PER_QUEUE, QUEUES, DUAL, CLOSED, HIT_CAP, DRAIN_ABOVE,
+    WRITE_HIGH, WRITE_LOW, REFRESH, REFRESH_INTERVAL, READ_DELAY, WRITE_DELAY, FAW, AW32, SHARED_BUS,
+    BURST_SHIFT,
+    CHANNEL_AT, CHANNEL_SIZE, BANK_AT, GROUP_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS, PORT_AT, PORT_SIZE,
+    # --- header: state
+    CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, FREED, WAITING_READS, WAITING_WRITES, LAST_DONE, LAST_WRITE,
+    # --- header: counters
+    N_ACT, N_PRE, N_RD, N_WR, N_RD_HIT, N_WR_HIT, N_REF, N_REFB, N_REFRESH_PRE, N_FORWARDED, N_MERGED, N_COALESCED,
+    N_DONE_READS, N_DONE_WRITES, QUEUED_CLOCKS, LATENCY_CLOCKS, N_TICKS,
+    RULES,
+) = range(66)  # fmt: skip
+HEADER = RULES + len(COMMANDS) * N_TARGETS * N_RELATIONS
+GROUP_TARGETS = HEADER  # per command: bits of the targets that it holds back outside its own bank
+HEADER_SIZE = HEADER + len(COMMANDS)
+
+# --- one per bank
+(ROW, HITS, HEAD, TAIL, HEAD_W, TAIL_W, LENGTH, WRITES, WANT, COLUMN_NODE, WRITE_NODE, ROW_NODE, OWNER, OWNED, BLOCKED,
+ GROUP, RANK, INDEX, CHANNEL, READY) = range(20)  # fmt: skip
+BANK_SIZE = READY + N_TARGETS
+# --- one per bank group: READY times only
+GROUP_SIZE = N_TARGETS
+# --- one per rank
+OPEN_BANKS, ACTIVE_SINCE, ACTIVE_CLOCKS, ACT_ALLOWED, FAW_POS, FAW_RING = range(6)
+AW32_POS = FAW_RING + 4
+AW32_RING = AW32_POS + 1
+RANK_SIZE = AW32_RING + 32
+# --- one per channel (or pseudo-channel)
+(NEXT, SOON, REFRESH_DUE, REFRESH_PENDING, REFRESH_POS, REFRESHING, REFRESH_NEXT, TURN, DRAINING, QUEUED, DIRTY,
+ READS, WRITES_HELD, READ_FROM, WRITE_FROM, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0, BANK_NEXT) = range(21)  # fmt: skip
+# BANK_NEXT: BANKS entries, then READ_SLOTS and WRITE_SLOTS entries of the transaction queues
+# --- one per queued transaction
+LINK, N_ROW, N_BURST, N_ADDRESS, N_WRITE, N_BANK, N_UID, N_STAMP, N_CHAIN, N_ACCEPTED = range(10)
+NODE_SIZE = 10
+# --- one per port; then its window, then two rings of completion times
+(FIRST, ENTER, SUBMITTED, WINDOW, CHECKED, LOOKAHEAD, PER_CLOCK, OUTSTANDING, IN_FLIGHT, SLOW_HEAD, SLOW_COUNT, FAST_HEAD,
+ FAST_COUNT, RING_MASK, WINDOW_AT) = range(15)  # fmt: skip
+# --- one per request, in a second vector
+R_ADDRESS, R_CHANNEL, R_BANK, R_ROW, R_WRITE, R_READY, R_DONE, R_MERGED = range(8)
+REQUEST_SIZE = 8
+MAX_PORTS = 256  # a request's id is (number << 8) | port
+
+
+def power_of_two_at_least(n: int) -> int:
+    """The smallest power of two that is >= n."""
+    return 1 << max(0, int(n) - 1).bit_length()
+
+
+def channel_size(banks: int, read_slots: int, write_slots: int) -> int:
+    """Length of one channel's record."""
+    return BANK_NEXT + banks + read_slots + write_slots
+
+
+def port_size(lookahead: int, outstanding: int) -> int:
+    """Length of one port's record; `outstanding` 0 stands for no limit (then nothing is remembered in its rings)."""
+    return WINDOW_AT + lookahead + (2 * power_of_two_at_least(outstanding) if outstanding else 0)
+
+
+def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules: np.ndarray, nodes: int) -> np.ndarray:
+    """Lay out and initialise the state vector.
+
+    Parameters
+    ----------
+    settings : values of the configuration fields of the header, by field number (POLICY ... SHARED_BUS)
+    ports : (lookahead, per_clock, outstanding or 0) of each port
+    rules : int64 [commands, targets, relations]  [clocks], NO_RULE where there is none
+    nodes : transactions that the queues hold in all
+    """
+    get = settings.__getitem__
+    banks, groups, ranks, channels = get(BANKS), get(GROUPS), get(RANKS), get(CHANNELS)
+    c_size = channel_size(banks, get(READ_SLOTS), get(WRITE_SLOTS))
+    p_size = max(port_size(lookahead, outstanding) for lookahead, _, outstanding in ports)
+    buckets = power_of_two_at_least(4 * nodes)
+    place = HEADER_SIZE
+    at = {}
+    for field, size in (
+        (CHANNEL_AT, channels * c_size), (BANK_AT, channels * banks * BANK_SIZE),
+        (GROUP_AT, channels * groups * GROUP_SIZE), (RANK_AT, channels * ranks * RANK_SIZE),
+        (NODE_AT, nodes * NODE_SIZE), (HASH_AT, buckets), (PORT_AT, len(ports) * p_size),
+    ):  # fmt: skip
+        at[field], place = place, place + size
+    s = np.zeros(place, np.int64)
+    for field, value in (settings | at | {CHANNEL_SIZE: c_size, HASH_MASK: buckets - 1, PORTS: len(ports), PORT_SIZE: p_size}).items():
+        s[field] = value
+    s[RULES : RULES + rules.size] = rules.ravel()
+    for command in range(len(COMMANDS)):
+        beyond = (rules[command, :, SAME_GROUP:] > NO_RULE).any(axis=1)
+        s[GROUP_TARGETS + command] = sum(1 << target for target in range(N_TARGETS) if beyond[target])
+    s[LAST_DONE] = s[LAST_WRITE] = -1
+    _init_channels(s)
+    s[at[HASH_AT] : at[HASH_AT] + buckets] = -1
+    for i in range(nodes):
+        node = at[NODE_AT] + i * NODE_SIZE
+        s[node + LINK] = node + NODE_SIZE if i + 1 < nodes else -1
+    s[FREE_NODE] = at[NODE_AT]
+    for i, (lookahead, per_clock, outstanding) in enumerate(ports):
+        p = at[PORT_AT] + i * p_size
+        s[p + LOOKAHEAD], s[p + PER_CLOCK], s[p + OUTSTANDING] = lookahead, per_clock, outstanding
+        s[p + RING_MASK] = power_of_two_at_least(outstanding) - 1 if outstanding else 0
+    return s
+
+
+def _init_channels(s: np.ndarray) -> None:
+    for i in range(int(s[CHANNELS])):
+        c = s[CHANNEL_AT] + i * s[CHANNEL_SIZE]
+        s[c + REFRESH_DUE] = s[REFRESH_INTERVAL] if s[REFRESH] != REFRESH_OFF else NEVER
+        s[c + REFRESHING] = -1
+        s[c + NEXT] = s[c + SOON] = s[c + REFRESH_NEXT] = NEVER
+        s[c + NEXT] = s[c + REFRESH_DUE]
+        s[c + BUS_ROW] = s[c + BUS_COLUMN] = -1
+        s[c + BANK0] = s[BANK_AT] + i * s[BANKS] * BANK_SIZE
+        s[c + BANK_NEXT : c + BANK_NEXT + s[BANKS]] = NEVER
+        for j in range(int(s[BANKS])):
+            b = s[c + BANK0] + j * BANK_SIZE
+            s[b + ROW] = s[b + HEAD] = s[b + TAIL] = s[b + HEAD_W] = s[b + TAIL_W] = -1
+            s[b + COLUMN_NODE] = s[b + WRITE_NODE] = s[b + ROW_NODE] = -1
+            s[b + OWNER] = s[c + BANK0] + (j // s[BANKS_PER_QUEUE]) * s[BANKS_PER_QUEUE] * BANK_SIZE
+            s[b + GROUP] = s[GROUP_AT] + (i * s[GROUPS] + j // s[BANKS_PER_GROUP]) * GROUP_SIZE
+            s[b + RANK] = s[RANK_AT] + (i * s[RANKS] + j // s[BANKS_PER_RANK]) * RANK_SIZE
+            s[b + INDEX], s[b + CHANNEL] = j, c
+        for j in range(int(s[RANKS])):
+            rank = s[RANK_AT] + (i * s[RANKS] + j) * RANK_SIZE
+            s[rank + FAW_RING : rank + FAW_RING + 4] = -NEVER
+            s[rank + AW32_RING : rank + AW32_RING + 32] = -NEVER
