@@ -18,7 +18,7 @@ PACKAGE = "santa_sim.hwmodels"
 def _whole(value: object) -> object:
     """YAML reads 819.2e9 as text: turn text and floats that are whole numbers into int, and refuse booleans."""
     if isinstance(value, bool):
-        raise ValueError("must be a whole number, not a truth value")
+        return str(value)  # refused as text
     if isinstance(value, str):
         try:
             value = float(value)
@@ -161,9 +161,13 @@ class Accumulate(Model):
 
 
 class Merge(Model):
-    """Lanes that merge partial outputs, one operation of every kind a cycle each."""
+    """Lanes that merge partial outputs, one operation of every kind a cycle each.
+
+    `lookahead_tiles`: further tiles of K that stream, beyond the machine's, before a merged output is written.
+    """
 
     lanes: Count
+    lookahead_tiles: CountOrZero
 
 
 class Normalize(Model):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..trace import Trace
-from .compile import Program
-from .machine import TRAFFIC, Run
+from .compile import TRAFFIC, Program
+from .machine import Run
 
 if TYPE_CHECKING:
     from ..hardware import Hardware

@@ -18,7 +18,8 @@ from .memory import bursts_upper_bound, cycles_fs, expand, expand_rows
 if TYPE_CHECKING:
     from ..hardware import Hardware
 
-ALIGNMENT = 4096
+ALIGNMENT = 4096  # of each buffer in the address space [bytes]
+TRAFFIC = ("q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write")
 OPERATIONS = COUNTERS[: COUNTERS.index("score_reads")]
 
 # Which unit executes which counters of a stage's items, in the order in which an item passes through them.
@@ -283,11 +284,10 @@ def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | 
 
 def _kind(buffer: str, write: bool, row: int) -> str:
     """Key of traffic_bytes."""
-    if write == (buffer in ("q", "k", "v")) or (buffer == "output" and not write):
-        if buffer not in ("stash", "partials"):
-            verb = "written" if write else "read"
-            raise InputError(f"trace row {row}: {buffer!r} is {verb}; machines read q, k, v, write output, and do both with stash and partials")
-    return f"{buffer}_{'write' if write else 'read'}"
+    kind = f"{buffer}_{'write' if write else 'read'}"
+    if kind not in TRAFFIC:
+        raise InputError(f"trace row {row}: {buffer!r} is {'written' if write else 'read'}; the kinds of traffic are {', '.join(TRAFFIC)}")
+    return kind
 
 
 class _Chip:
@@ -377,6 +377,5 @@ def _check_order(group: Group, item: Item) -> None:
         raise InputError(f"{where} stands after a 'value' item that waits for it")
     if item.stage == "value" and items["merge"]:
         raise InputError(f"{where} stands after the 'merge' item that waits for it")
-    if item.stage == "value" and not (items["budget"] or items["select"]):
-        if item.tile not in group.by_tile:
-            raise InputError(f"{where} of tile {item.tile} has no 'score' item of that tile before it")
+    if item.stage == "value" and not (items["budget"] or items["select"]) and item.tile not in group.by_tile:
+        raise InputError(f"{where} of tile {item.tile} has no 'score' item of that tile before it")

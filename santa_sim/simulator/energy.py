@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from importlib import resources
 from pathlib import Path
@@ -89,7 +90,7 @@ class EnergyTable(Model):
         points = self.sram
         if size_bytes <= points[0].bytes:
             return points[0].access_j
-        for low, high in zip(points, points[1:]):
+        for low, high in itertools.pairwise(points):
             if size_bytes <= high.bytes:
                 share = math.log(size_bytes / low.bytes) / math.log(high.bytes / low.bytes)
                 return low.access_j * (high.access_j / low.access_j) ** share

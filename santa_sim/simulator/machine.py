@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 import simpy
 
 from ..errors import SimulationError
-from .compile import addresses_of, addresses_of_rows
+from .compile import TRAFFIC, addresses_of, addresses_of_rows
 from .memory import Memory, MemoryReport, Window, address_times_fs, cycles_fs
 from .schedule import Job, Schedule
 
 if TYPE_CHECKING:
     from ..hardware import Hardware
-
-TRAFFIC = ("q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write")
 
 
 @dataclasses.dataclass(frozen=True)

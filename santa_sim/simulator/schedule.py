@@ -6,9 +6,9 @@ first unfinished job can always go on: there is no deadlock. And since no decisi
 faster can only make everything earlier: there are no timing anomalies.
 
 The sequence. Tiles of K go in trace order. What waits for results (gathers of V, spilled stash, merges of spilled partials,
-write-backs) goes behind `lookahead_tiles` further tiles of K, first in first out, at most one of each kind per tile of K,
-the rest at the end; earlier only where a buffer would otherwise fill with work that nothing releases. Streams of V (dense)
-follow their tile of K, queries go as far ahead.
+write-backs) goes behind `lookahead_tiles` further tiles of K, first in first out, at most one of each kind per tile of K (two
+value items after a selection, which itself takes up much of the next head), the rest at the end; earlier only where a buffer
+would otherwise fill with work that nothing releases. Streams of V (dense) follow their tile of K, queries go as far ahead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Job:
     regions, rows, write : what a DRAM job moves
     """
 
-    __slots__ = ("unit", "row", "duration_fs", "after", "takes", "gives", "gives_at_start", "regions", "rows", "write", "done")
+    __slots__ = ("after", "done", "duration_fs", "gives", "gives_at_start", "regions", "row", "rows", "takes", "unit", "write")
 
     def __init__(self, unit: str, row: int, duration_fs: int, after: list[Job], regions: list[Region] = (),
                  rows: Rows | None = None, write: bool = False) -> None:  # fmt: skip
@@ -72,10 +72,10 @@ def schedule(program: Program, hardware: Hardware) -> Schedule:
 class _Once:
     """Something that is put into the sequence at most once: when it is due, or now because it is needed."""
 
-    __slots__ = ("action", "due", "done")
+    __slots__ = ("action", "done", "due", "per_tile")
 
-    def __init__(self, action: Callable[[], object]) -> None:
-        self.action, self.due, self.done = action, 0, False
+    def __init__(self, action: Callable[[], object], per_tile: int = 1) -> None:
+        self.action, self.due, self.per_tile, self.done = action, 0, per_tile, False
 
     def now(self) -> None:
         if not self.done:
@@ -132,7 +132,8 @@ class _Builder:
         self.values: dict[int, _Once] = {}
         for state in self.states:
             for value in state.group.items["value"]:
-                self.values[value.row] = _Once(lambda state=state, value=value: self._value(state, value))
+                pace = 2 if state.group.items["select"] else 1
+                self.values[value.row] = _Once(lambda state=state, value=value: self._value(state, value), pace)
             state.select = _Once(lambda state=state: self._select(state))
             state.selected = _Once(lambda state=state: self._selected(state))
             state.merge = _Once(lambda state=state: self._merge(state))
@@ -192,12 +193,12 @@ class _Builder:
         return once
 
     def _tick(self) -> None:
-        """A tile of K is in the sequence: of each kind of delayed work, one piece that is due follows."""
+        """A tile of K is in the sequence: of each kind of delayed work, a piece that is due follows."""
         self.tiles += 1
         for queue in self.queues.values():
-            while queue and queue[0].done:
-                queue.popleft()
-            if queue and queue[0].due <= self.tiles:
+            pieces = 0
+            while queue and (queue[0].done or (queue[0].due <= self.tiles and pieces < queue[0].per_tile)):
+                pieces += not queue[0].done
                 queue.popleft().now()
 
     def _port_fs(self, nbytes: int) -> int:
@@ -277,11 +278,11 @@ class _Builder:
         self._add(job)
         return self._port("stash_write", item.row, item.chip_write, [job]) if item.chip_write else job
 
-    def _write_back(self, item: Item, job: Job, slots: int, state: _State) -> None:
+    def _write_back(self, item: Item, job: Job, slots: int, state: _State, further_tiles: int = 0) -> None:
         buffer = f"{job.unit}_writes"
         write = Job("dram", item.row, 0, [job], item.writes, write=True)
         write.gives.append((buffer, slots))
-        once = self._later(job.unit, _Once(lambda: self._add(write)), self.lookahead)
+        once = self._later(job.unit, _Once(lambda: self._add(write)), self.lookahead + further_tiles)
         self._take(job, buffer, slots, once)
         state.written.append(once)
 
@@ -457,7 +458,7 @@ class _Builder:
             if item.writes:
                 cycles = -(-_useful_bytes(item.writes, None) // self.hw.output.port_bytes_per_cycle)
                 output = Job("output", item.row, cycles_fs(cycles, self.hw.clock_hz), [state.normalized])
-                self._write_back(item, output, 1, state)
+                self._write_back(item, output, 1, state, self.hw.merge.lookahead_tiles if state.merged is not None else 0)
                 self._add(output)
 
 

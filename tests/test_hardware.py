@@ -1,0 +1,118 @@
+"""Machines in YAML: what ships, what a file of one's own can say, and what a mistake in one says."""
+
+import pytest
+
+from santa_sim.errors import InputError
+from santa_sim.hardware import Hardware, load_hardware
+from santa_sim.simulator.energy import load_energy
+
+SHIPPED = ("adder_hbm3", "adder_hbm3_iso_area", "adder_lpddr5", "mac_hbm3", "mac_lpddr5")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_machine_loads_under_its_name(name):
+    machine = load_hardware(name)
+    assert isinstance(machine, Hardware)
+    assert machine.name == name
+    assert load_hardware(machine) is machine
+    assert machine.technology.node_nm == machine.energy.node_nm == 45
+
+
+@pytest.mark.parametrize("memory", ["hbm3", "lpddr5"])
+def test_mac_and_adder_machines_have_equal_lanes_and_the_same_parts_otherwise(memory):
+    mac, adder = load_hardware(f"mac_{memory}"), load_hardware(f"adder_{memory}")
+    assert mac.score.mac_lanes == adder.score.mac_lanes + adder.score.adder_lanes
+    assert mac.accumulate.lanes == adder.accumulate.lanes
+    assert (mac.accumulate.kind, adder.accumulate.kind) == ("mac", "adder")
+    same = {"name", "description", "score", "accumulate"}
+    assert mac.model_dump(exclude=same) == adder.model_dump(exclude=same)
+
+
+def test_iso_area_machine_spends_the_multipliers_area_on_adders():
+    table = load_energy("horowitz_45nm")
+    adder = table.operation_area_m2("add_fp32")
+    mac = adder + table.operation_area_m2("mult_bf16")
+    mac_machine, iso = load_hardware("mac_hbm3"), load_hardware("adder_hbm3_iso_area")
+    budget = (mac_machine.score.mac_lanes + mac_machine.accumulate.lanes) * mac
+    spent = iso.score.mac_lanes * mac + (iso.score.adder_lanes + iso.accumulate.lanes) * adder
+    assert budget - 2 * adder < spent <= budget  # less than a lane of each stage unspent
+
+
+def test_bandwidths_are_pins_times_rate():
+    assert load_hardware("adder_hbm3").memory.bandwidth_bytes_per_s == 1024 * 6_400_000_000 // 8
+    assert load_hardware("adder_lpddr5").memory.bandwidth_bytes_per_s == 64 * 6_400_000_000 // 8
+
+
+def test_base_and_changes(tmp_path):
+    path = tmp_path / "wide.yaml"
+    path.write_text("base: adder_hbm3\nmemory: {bandwidth_bytes_per_s: 1638.4e9}\nscore: {mac_lanes: 4096}\n")
+    wide, base = load_hardware(path), load_hardware("adder_hbm3")
+    assert wide.name == "wide"
+    assert wide.memory.bandwidth_bytes_per_s == 2 * base.memory.bandwidth_bytes_per_s
+    assert wide.score.mac_lanes == 4096
+    assert wide.score.adder_lanes == base.score.adder_lanes
+    assert wide.memory.energy == base.memory.energy
+
+    wider = tmp_path / "wider.yaml"
+    wider.write_text(f"base: {path}\nclock_hz: 2e9\n")
+    assert load_hardware(str(wider)).score.mac_lanes == 4096
+    assert load_hardware({"base": "mac_hbm3", "clock_hz": 2e9}).name == "mac_hbm3 (changed)"
+
+
+def test_base_that_leads_back_is_an_error(tmp_path):
+    path = tmp_path / "loop.yaml"
+    path.write_text(f"base: {path}\n")
+    with pytest.raises(InputError, match="leads back to itself"):
+        load_hardware(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hbm_bandwith": 1}, "hbm_bandwith: unknown key"),
+        ({"memory": {"bandwith_bytes_per_s": 1e12}}, "did you mean 'bandwidth_bytes_per_s'"),
+        ({"memory": {"bandwidth_bytes_per_s": 0}}, "memory.bandwidth_bytes_per_s = 0"),
+        ({"memory": {"page_bytes": 100}}, "memory.page_bytes = 100: .*multiple of burst_bytes=32"),
+        ({"memory": {"latency_s": -1e-9}}, "memory.latency_s = -1e-09"),
+        ({"clock_hz": "fast"}, "clock_hz = 'fast'"),
+        ({"clock_hz": 1.5e9 + 0.5}, "clock_hz = 1500000000.5"),
+        ({"clock_hz": True}, "clock_hz = "),
+        ({"score": {"mac_lanes": 0, "adder_lanes": 0}}, "score.adder_lanes = 0: .*nothing can score"),
+        ({"score": {"mac_lanes": -4}}, "score.mac_lanes = -4"),
+        ({"accumulate": {"kind": "multiplier"}}, "accumulate.kind = 'multiplier'"),
+        ({"lookahead_tiles": 17}, "lookahead_tiles = 17: .*write lookahead_tiles: 16"),
+        ({"gather": {"outstanding": 0}}, "gather.outstanding = 0"),
+        ({"technology": {"node_nm": 28}}, "technology.node_nm=28.0 is not in the scaling table"),
+        ({"energy": "horowitz_45"}, "did you mean 'horowitz_45nm'"),
+        ({"base": 3}, "base=3"),
+    ],
+)
+def test_mistakes_name_field_and_value(change, message):
+    with pytest.raises(InputError, match=message):
+        load_hardware({"base": "adder_hbm3"} | change)
+
+
+def test_missing_field_unknown_name_and_wrong_kind():
+    with pytest.raises(InputError, match="clock_hz: missing"):
+        load_hardware({"description": "nothing"})
+    with pytest.raises(InputError, match="did you mean 'mac_hbm3'"):
+        load_hardware("mac_hmb3")
+    with pytest.raises(InputError, match="does not exist"):
+        load_hardware("machines/none.yaml")
+    with pytest.raises(InputError, match="hardware=7"):
+        load_hardware(7)
+
+
+def test_file_that_is_no_mapping(tmp_path):
+    path = tmp_path / "list.yaml"
+    path.write_text("- 1\n")
+    with pytest.raises(InputError, match="mapping of fields, not list"):
+        load_hardware(path)
+
+
+def test_another_node_scales_logic_and_sram_together_and_leaves_dram():
+    here, there = load_hardware("adder_hbm3"), load_hardware({"base": "adder_hbm3", "technology": {"node_nm": 7, "supply_v": 0.7}})
+    ratio = there.energy.add_j["fp32"] / here.energy.add_j["fp32"]
+    assert 0 < ratio < 0.2
+    assert there.energy.sram[0].access_j / here.energy.sram[0].access_j == pytest.approx(ratio)
+    assert there.memory == here.memory
