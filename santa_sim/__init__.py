@@ -1,0 +1,35 @@
+"""santa_sim: what stochastic sparse attention costs on adder-centric and other machines.
+
+`run` runs a method on a workload and plays its trace on a machine; `attention` runs a method on your tensors;
+`simulate` plays a saved or home-made trace.
+"""
+
+from importlib import metadata as _metadata
+
+from .api import make_trace, run
+from .attention import attention
+from .errors import InputError, SimulationError
+from .hardware import Hardware, load_hardware
+from .methods.spec import METHODS, PRECISIONS, SCORES
+from .schema import shipped as _shipped
+from .simulator import Result, simulate
+from .trace import Trace
+from .workload import Workload, load_workload
+
+__version__ = _metadata.version("santa-sim")
+
+
+def list_workloads() -> list[str]:
+    """Names of the workloads that ship."""
+    return list(_shipped("santa_sim.workloads"))
+
+
+def list_hardware() -> list[str]:
+    """Names of the machines that ship."""
+    return list(_shipped("santa_sim.hwmodels"))
+
+
+__all__ = [
+    "METHODS", "PRECISIONS", "SCORES", "Hardware", "InputError", "Result", "SimulationError", "Trace", "Workload",
+    "attention", "list_hardware", "list_workloads", "load_hardware", "load_workload", "make_trace", "run", "simulate",
+]  # fmt: skip

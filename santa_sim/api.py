@@ -1,0 +1,156 @@
+"""`santa_sim.run`: a workload, a method and a machine in; cycles, joules, bytes and the estimator's error out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from .analysis import quality
+from .attention import check_tensors, run_kernel
+from .errors import InputError, suggestion
+from .hardware import Hardware, load_hardware
+from .jit import cache_is_cold
+from .methods.spec import PRECISIONS, SAMPLED, Spec
+from .simulator import Result, simulate
+from .tensors import make_tensors
+from .trace import Trace
+from .workload import Workload, load_workload
+
+log = logging.getLogger("santa_sim")
+
+_PRECISION_OF = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_DTYPE_OF = {precision: dtype for dtype, precision in _PRECISION_OF.items()}
+_ALIASES = {"sample": "S", "samples": "S", "n_samples": "S", "num_samples": "S", "s": "S", "b": "B", "top_k": "k", "K": "k",
+            "topk": "k", "machine": "hardware", "hw": "hardware", "dtype": "precision"}  # fmt: skip
+_OPTIONS = ("S", "k", "score", "B", "hardware", "precision", "seed", "kernel", "tile", "allocation", "sampler", "value_format",
+            "tensor_seed", "progress")  # fmt: skip
+DENSE_DEFAULT, SAMPLED_DEFAULT = "mac_hbm3", "adder_hbm3"
+
+
+def run(workload: str | Workload, method: str, S=None, *, k: int | None = None, score: str = "exact", B: int | None = None,
+        hardware: str | Hardware | None = None, precision: str | None = None, seed: int = 0, kernel: str = "cpu",
+        tile: int | None = None, allocation: str = "largest-remainder", sampler: str = "scaled-weights",
+        value_format: str | None = None, tensor_seed: int = 0,
+        progress: Callable[[str, int, int], None] | None = None, **unknown) -> Result:  # fmt: skip
+    """Run a method on a workload's tensors, play its trace on a machine, and compare its output with exact attention.
+
+    Parameters
+    ----------
+    workload : shipped name, path of a .yaml file, mapping, or Workload
+    method : 'sdpa', 'topk', 'santa', 's2anta-strat', 's2anta-sys', 's2anta-prop' or 's2anta-flash'
+    S : int, or one per layer; samples per query and head (sampled methods).  k : int, keys kept (top-k)
+    score : 'exact', 'bernoulli', 'bernoulli-stratified' or 'bernoulli-mean-group', with B draws per feature
+    hardware : shipped name, path, mapping or Hardware; by default 'mac_hbm3' for sdpa and topk, which multiply in the value
+        stage, and 'adder_hbm3' for the sampled methods
+    precision : 'fp32', 'fp16', 'bf16', 'int8' or 'int16'; by default the workload's own type
+    seed : the draws' seed.  tensor_seed : the synthetic tensors' seed
+    kernel : 'cpu', 'torch' or 'gpu'
+    tile, allocation, sampler, value_format : see `santa_sim.methods.spec.Spec`
+    progress : called with (what, done, in all)
+
+    Returns
+    -------
+    Result, with `output` [H, d] (decode) or [n_q, H, d] (nested in lists by sequence and layer where there are several),
+    and `error`: `relative_l2` and `max_abs` of the output against exact attention on the same tensors (float64), and,
+    where a closed form exists (santa and s2anta-strat with exact scores, decoding), `variance_trace` = E|error|^2 averaged
+    over heads, and `expected_relative_l2`.
+
+    Raises
+    ------
+    InputError
+        Anything that can't be run, named with its value and what to write instead.
+    """
+    trace, outputs, machine = _run_method(workload, method, S, k, score, B, hardware, precision, seed, kernel, tile, allocation,
+                                          sampler, value_format, tensor_seed, progress, unknown)  # fmt: skip
+    step = functools.partial(progress, "simulating") if progress else None
+    result = simulate(trace, machine, progress=step)
+    while isinstance(outputs, list) and len(outputs) == 1:
+        outputs = outputs[0]
+    return dataclasses.replace(result, output=outputs)
+
+
+def make_trace(workload: str | Workload, method: str, S=None, *, k: int | None = None, score: str = "exact",
+               B: int | None = None, precision: str | None = None, seed: int = 0, kernel: str = "cpu", tile: int | None = None,
+               allocation: str = "largest-remainder", sampler: str = "scaled-weights", value_format: str | None = None,
+               tensor_seed: int = 0, progress: Callable[[str, int, int], None] | None = None, **unknown) -> Trace:  # fmt: skip
+    """The trace that `run` would play, with the output's error in its `meta['quality']`. Arguments as in `run`."""
+    return _run_method(workload, method, S, k, score, B, None, precision, seed, kernel, tile, allocation, sampler,
+                       value_format, tensor_seed, progress, unknown)[0]  # fmt: skip
+
+
+def _run_method(workload, method, S, k, score, B, hardware, precision, seed, kernel, tile, allocation, sampler, value_format,
+                tensor_seed, progress, unknown):  # fmt: skip
+    if unknown:
+        name, value = next(iter(unknown.items()))
+        hint = f"; did you mean {_ALIASES[name]!r}?" if name in _ALIASES else suggestion(name, _OPTIONS)
+        raise InputError(f"run() has no argument {name!r} (given as {name}={value!r}){hint}")
+    workload = load_workload(workload)
+    precision = _PRECISION_OF[workload.dtype] if precision is None else precision
+    samples = tuple(S) if isinstance(S, (list, tuple, np.ndarray)) else S
+    spec = Spec(method=method, samples=samples, k=k, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
+                sampler=sampler, seed=seed, value_format=value_format)  # fmt: skip
+    if isinstance(tensor_seed, bool) or not isinstance(tensor_seed, int) or tensor_seed < 0:
+        raise InputError(f"tensor_seed={tensor_seed!r} is not a whole number >= 0")
+    if spec.method in SAMPLED:
+        for index in range(workload.layers):
+            spec.samples_at(index, workload.layers)
+    machine = load_hardware(hardware or (SAMPLED_DEFAULT if method in SAMPLED else DENSE_DEFAULT))
+    if kernel == "cpu" and cache_is_cold():
+        log.warning("compiling kernels: first run on this machine only, up to a minute")
+    dtype = _DTYPE_OF.get(spec.precision, workload.dtype)
+    if progress:
+        progress("making tensors", 0, 1)
+    tensors, layers, notes = _tensors(workload, dtype, tensor_seed)
+    step = functools.partial(progress, "running the method") if progress else None
+    meta = {"workload": workload.name, "tensor_seed": tensor_seed}
+    outputs, trace = run_kernel(spec, tensors, layers, kernel, meta, step)
+    if progress:
+        progress("comparing with exact attention", 0, 1)
+    error = _quality(spec, workload, dtype, tensor_seed, tensors, outputs)
+    trace = Trace(trace.items, {**trace.meta, "quality": error, "notes": [*trace.meta["notes"], *notes]})
+    return trace, outputs, machine
+
+
+@functools.lru_cache(maxsize=2)
+def _tensors(workload: Workload, dtype: str, seed: int) -> tuple[list, tuple[int, ...], tuple[str, ...]]:
+    made = make_tensors(workload, dtype, seed)
+    tensors = [[check_tensors(*x) for x in zip(*of_layer)] for of_layer in zip(made.q, made.k, made.v)]
+    layers = tuple(made.report.get("layers") or range(workload.layers))
+    notes = tuple(made.report.get("notes", ()))
+    deviation = made.report.get("logits_max_abs_deviation")
+    if deviation is not None:
+        notes += (f"workload: after rounding to {dtype} the logits are within {deviation:.2g} of the wanted ones",)
+    return tensors, layers, notes
+
+
+@functools.lru_cache(maxsize=2)
+def _exact(workload: Workload, dtype: str, seed: int) -> list[np.ndarray]:
+    tensors, _, _ = _tensors(workload, dtype, seed)
+    return [quality.exact_attention(q, k, v) for of_layer in tensors for q, k, v, _ in of_layer]
+
+
+def _quality(spec: Spec, workload: Workload, dtype: str, seed: int, tensors: list, outputs: list) -> dict[str, float]:
+    exact = _exact(workload, dtype, seed)
+    error = quality.output_error([o for of_layer in outputs for o in of_layer], exact)
+    if spec.method in ("santa", "s2anta-strat") and spec.score == "exact" and workload.kind == "decode":
+        traces = []
+        for of_layer in tensors:
+            for index, (q, k, v, _) in enumerate(of_layer):
+                S = spec.samples_at(index, len(of_layer))
+                for kv in range(k.shape[1]):
+                    values = np.ascontiguousarray(v[:, kv]).astype(np.float32)
+                    for p in quality.attention_weights(q[0], k, kv):
+                        traces.append(quality.variance_trace(spec.method, p, values, S))
+        mean = math.fsum(traces) / len(traces)
+        square = sum(float((e * e).sum()) for e in exact)
+        error["variance_trace"] = mean
+        error["expected_relative_l2"] = math.sqrt(math.fsum(traces) / square) if square > 0 else 0.0
+    return error
+
+
+__all__ = ["PRECISIONS", "make_trace", "run"]
