@@ -87,12 +87,14 @@ class Tally:
 
 
 def run_layer(spec: Spec, layer: Layer, sequence: int, layer_number: int, S: int | None, tile: int, writer: TraceWriter,
-              progress: Callable[[int], None] | None = None) -> tuple[np.ndarray, Tally]:  # fmt: skip
+              progress: Callable[[int], None] | None = None,
+              make_block: Callable[..., Block] | None = None) -> tuple[np.ndarray, Tally]:  # fmt: skip
     """Run one attention layer and append its work items.
 
     Parameters
     ----------
     progress : called with the number of query positions done after each block
+    make_block : what runs a query block, with `Block`'s arguments; None takes `Block`, the compiled stages
 
     Returns
     -------
@@ -108,7 +110,7 @@ def run_layer(spec: Spec, layer: Layer, sequence: int, layer_number: int, S: int
     for first in range(0, n_q, spec.query_block):
         positions = np.arange(first, min(first + spec.query_block, n_q))
         limits = n_k - n_q + positions + 1 if spec.causal else np.full(len(positions), n_k)
-        block = _Block(spec, layer, sequence, layer_number, S, tile, positions, np.repeat(limits, G), keys_read, seen)
+        block = (make_block or Block)(spec, layer, sequence, layer_number, S, tile, positions, np.repeat(limits, G), keys_read, seen)
         result = block.run()
         last = positions[-1] == n_q - 1
         block.write(writer, result, first // spec.query_block, last)
@@ -122,7 +124,7 @@ def run_layer(spec: Spec, layer: Layer, sequence: int, layer_number: int, S: int
 
 
 @dataclasses.dataclass
-class _Result:
+class Result:
     """Everything a block's stages produced; arrays lead with the KV head."""
 
     out: np.ndarray
@@ -141,7 +143,7 @@ class _Result:
     saturated: int = 0
 
 
-class _Block:
+class Block:
     """One query block of one layer: run its stages, then write its trace items."""
 
     def __init__(self, spec, layer, sequence, layer_number, S, tile, positions, limits, keys_read, seen):
@@ -169,24 +171,27 @@ class _Block:
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> _Result:
+    def run(self) -> Result:
         H_kv, R, T, d = self.H_kv, self.R, self.T, self.d
-        keep_scores = self.spec.method == "topk"
-        u = np.empty((H_kv, R, self.n), np.float32)
-        m, ell = np.zeros((H_kv, R, T), np.float32), np.zeros((H_kv, R, T))
-        result = _Result(np.zeros((H_kv, R, d), np.float32), np.zeros((H_kv, T, len(exact.SCORE_COUNTS)), np.int64))
-        if self.spec.score == "exact":
-            self._exact_scores(keep_scores, u, m, ell, result)
-        else:
-            self._bernoulli_scores(keep_scores, u, m, ell, result)
+        result = Result(np.zeros((H_kv, R, d), np.float32), np.zeros((H_kv, T, len(exact.SCORE_COUNTS)), np.int64))
+        u, m, ell = self.scores(result)
         result.values = np.zeros((H_kv, T, len(accumulate.VALUE_COUNTS)), np.int64)
         result.union = np.zeros((H_kv, self.n), bool)
-        stage = {"sdpa": self._dense, "topk": self._topk}.get(self.spec.method, self._sampled)
+        stage = {"sdpa": self.dense, "topk": self.topk}.get(self.spec.method, self.sampled)
         stage(u, m, ell, result)
         result.saturated += int(result.values[:, :, 3].sum())
         return result
 
-    def _exact_scores(self, keep_scores, u, m, ell, result):
+    def scores(self, result):
+        """The score stage: u (or the scores themselves, for top-k) [H_kv, R, n], m and ell [H_kv, R, T]."""
+        keep_scores = self.spec.method == "topk"
+        u = np.empty((self.H_kv, self.R, self.n), np.float32)
+        m, ell = np.zeros((self.H_kv, self.R, self.T), np.float32), np.zeros((self.H_kv, self.R, self.T))
+        stage = self.exact_scores if self.spec.score == "exact" else self.bernoulli_scores
+        stage(keep_scores, u, m, ell, result)
+        return u, m, ell
+
+    def exact_scores(self, keep_scores, u, m, ell, result):
         scale = np.float32(self.layer.score_step)
         if self.R <= 8:  # decode: all heads of a token together, as the cache lies in memory
             parts = [((0, self.H_kv), (t, min(t + _BLOCK_TILES, self.T))) for t in range(0, self.T, _BLOCK_TILES)]
@@ -198,7 +203,7 @@ class _Block:
             for heads, tiles in parts
         ])  # fmt: skip
 
-    def _bernoulli_scores(self, keep_scores, u, m, ell, result):
+    def bernoulli_scores(self, keep_scores, u, m, ell, result):
         H_kv, R, d, B = self.H_kv, self.R, self.d, self.spec.B
         kind = _KINDS[self.spec.score]
         result.sampling = np.zeros((H_kv, len(bernoulli.FEATURE_COUNTS)), np.int64)
@@ -218,15 +223,15 @@ class _Block:
 
         parallel_map(head, [(kv,) for kv in range(H_kv)])
 
-    def _weight_steps(self, terms: int) -> int:
+    def weight_steps(self, terms: int) -> int:
         """Fixed point: 2^bits of a weight, the bits that an int32 sum of `terms` products leaves; 0 for floats."""
         if not self.integer:
             return 0
         bits = BITS[self.spec.precision]
         return 2 ** min(bits - 1, max(31 - bits - math.ceil(math.log2(max(terms, 1))), 1))
 
-    def _dense(self, u, m, ell, result):
-        steps = self._weight_steps(self.tile)
+    def dense(self, u, m, ell, result):
+        steps = self.weight_steps(self.tile)
         value_step = np.float32(self.layer.value_step / max(steps, 1))
         result.merging = np.zeros((self.H_kv, self.T, len(accumulate.MERGE_COUNTS)), np.int64)
 
@@ -242,9 +247,9 @@ class _Block:
         self.seen[:, :, : self.n] = True
         result.draws = 0
 
-    def _topk(self, u, m, ell, result):
+    def topk(self, u, m, ell, result):
         k = min(self.spec.k, self.n)
-        steps = self._weight_steps(k)
+        steps = self.weight_steps(k)
         value_step = np.float32(self.layer.value_step / max(steps, 1))
         result.global_step = np.zeros((self.H_kv, len(topk.SELECT_COUNTS)), np.int64)
         result.budgets = np.zeros((self.H_kv, self.R, self.T), np.int64)
@@ -260,7 +265,7 @@ class _Block:
 
         result.normalizing = parallel_map(head, [(kv,) for kv in range(self.H_kv)])[0]
 
-    def _sampled(self, u, m, ell, result):
+    def sampled(self, u, m, ell, result):
         spec, S, R, T, d = self.spec, self.S, self.R, self.T, self.d
         flash = spec.method == "s2anta-flash"
         independent = spec.method in ("santa", "s2anta-strat")
@@ -309,7 +314,7 @@ class _Block:
 
     # ---- trace ------------------------------------------------------------------------------------------------------
 
-    def write(self, writer: TraceWriter, result: _Result, block: int, last_block: bool) -> None:
+    def write(self, writer: TraceWriter, result: Result, block: int, last_block: bool) -> None:
         """Append the block's items, KV head by KV head."""
         for kv in range(self.H_kv):
             at = (self.sequence, self.layer_number, kv, block)
@@ -330,7 +335,7 @@ class _Block:
                 writer.item(*at, -1, "merge", dict(zip(accumulate.MERGE_COUNTS, result.final_merge[kv])), streams)
             writer.item(*at, -1, "output", *self._output_item(result, kv, last_block))
 
-    def _divisors(self, result: _Result) -> set[int]:
+    def _divisors(self, result: Result) -> set[int]:
         """What the sums are divided by: S, or flash's samples per tile."""
         return set(np.unique(result.budgets[:, :, 0]).tolist()) if self.spec.method == "s2anta-flash" else {self.S}
 
@@ -355,7 +360,7 @@ class _Block:
         size = [int(self._rows_visible(t).sum()) * 4 for t in range(self.T)]
         return [("stash", self._stash_region(kv, t), size[t], size[t], size[t], False) for t in range(self.T)]
 
-    def _score_item(self, result: _Result, kv: int, t: int) -> tuple[dict, list, tuple | None]:
+    def _score_item(self, result: Result, kv: int, t: int) -> tuple[dict, list, tuple | None]:
         item_bytes = ITEM_BYTES[self.spec.precision]
         counts = dict(zip(exact.SCORE_COUNTS, result.scores[kv, t]))
         streams, gather = [], None
@@ -382,7 +387,7 @@ class _Block:
                 streams.append(("stash", first, size, size, size, True))
         return counts, streams, gather
 
-    def _value_item(self, result: _Result, kv: int, t: int) -> tuple[dict, list, tuple | None]:
+    def _value_item(self, result: Result, kv: int, t: int) -> tuple[dict, list, tuple | None]:
         row = self.d * ITEM_BYTES[self.spec.precision]
         counts = dict(zip(accumulate.VALUE_COUNTS[:3], result.values[kv, t, :3]))
         visible = self._rows_visible(t)
@@ -407,7 +412,7 @@ class _Block:
         gather = ("v", rows, kv * row, row, self.H_kv * row) if len(rows) else None
         return counts, streams, gather
 
-    def _output_item(self, result: _Result, kv: int, last_block: bool) -> tuple[dict, list]:
+    def _output_item(self, result: Result, kv: int, last_block: bool) -> tuple[dict, list]:
         spec = self.spec
         item_bytes = ITEM_BYTES[spec.precision]
         counts: dict[str, int] = {"value_writes": self.R * self.d}
