@@ -1,0 +1,196 @@
+"""The command line: santa-sim run | list | trace | simulate."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+
+import click
+
+from .errors import InputError, SimulationError
+
+_SHOW_AFTER_S = 2.0
+
+
+class _Progress:
+    """A progress bar on standard error that appears once the work has taken two seconds."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._bar = self._task = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._bar is None:
+            if time.monotonic() - self._start < _SHOW_AFTER_S:
+                return
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(what, total=total)
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _readable_errors(command: Callable) -> Callable:
+    """Turn the package's errors into one line on standard error and exit status 2."""
+
+    @functools.wraps(command)
+    def wrapped(*args, **kwargs):
+        try:
+            return command(*args, **kwargs)
+        except (InputError, SimulationError) as error:
+            raise click.ClickException(str(error)) from None
+
+    return wrapped
+
+
+def _whole_or_list(_: click.Context, __: click.Parameter, value: str | None):
+    """'128' -> 128, '64,128' -> (64, 128); anything else stays text, and `Spec` says what is wrong with it."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a whole number, nor one per layer such as 64,128") from None
+    return numbers if "," in value else numbers[0]
+
+
+def _method_options(command: Callable) -> Callable:
+    """The options that `run` and `trace` share."""
+    from .methods.spec import ALLOCATIONS, METHODS, PRECISIONS, SAMPLERS, SCORES
+
+    options = [
+        click.argument("workload"),
+        click.option("--method", required=True, type=click.Choice(METHODS), help="Value stage."),
+        click.option("--samples", "-S", "S", callback=_whole_or_list, metavar="S", help="Samples per query and head; or one per layer, as 64,128."),
+        click.option("--k", type=int, help="Keys that top-k keeps."),
+        click.option("--score", type=click.Choice(SCORES), default="exact", show_default=True, help="Score stage."),
+        click.option("--B", "--draws", "B", type=int, help="Bernoulli draws per query feature."),
+        click.option("--precision", type=click.Choice(PRECISIONS), help="Storage of Q, K and V.  [default: the workload's]"),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draws."),
+        click.option("--tensor-seed", type=int, default=0, show_default=True, help="Seed of synthetic tensors."),
+        click.option("--tile", type=int, help="Keys per tile."),
+        click.option("--allocation", type=click.Choice(ALLOCATIONS), default="largest-remainder", show_default=True, help="prop's tile budgets."),
+        click.option("--sampler", type=click.Choice(SAMPLERS), default="scaled-weights", show_default=True, help="Form of systematic draws."),
+        click.option("--value-format", metavar="Qm.n", help="Fixed-point format of V."),
+        click.option("--kernel", type=click.Choice(["cpu", "torch", "gpu"]), default="cpu", show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (SI units) instead of a table.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="santa-sim")
+def main() -> None:
+    """What stochastic sparse attention costs on adder-centric and other machines."""
+
+
+@main.command()
+@_method_options
+@click.option("--hardware", help="Machine: a shipped name or a .yaml path.  [default: mac_hbm3 for sdpa and topk, else adder_hbm3]")
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Also save the result as JSON.")
+@_json_option
+@_readable_errors
+def run(workload, method, as_json, output, **arguments) -> None:
+    """Run METHOD on WORKLOAD (a shipped name or a .yaml path) and simulate it.
+
+    Example: santa-sim run llama8b_decode_32k --method s2anta-prop --samples 128
+    """
+    from . import api
+
+    with _Progress() as progress:
+        result = api.run(workload, method, progress=progress, **arguments)
+    if output:
+        result.save(output)
+    _print(result, as_json)
+
+
+@main.command()
+@_method_options
+@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False), help="Parquet file to write.")
+@_json_option
+@_readable_errors
+def trace(workload, method, output, as_json, **arguments) -> None:
+    """Run METHOD on WORKLOAD and write its trace, for `santa-sim simulate` or pandas."""
+    from . import api
+    from .trace import COUNTERS
+
+    with _Progress() as progress:
+        made = api.make_trace(workload, method, progress=progress, **arguments)
+    made.save(output)
+    totals = {name: made.total(name) for name in COUNTERS}
+    if as_json:
+        click.echo(json.dumps({"file": output, "items": len(made), "totals": totals, "meta": dict(made.meta)}, indent=2))
+    else:
+        click.echo(f"{output}: {len(made):,} work items")
+        for name, total in totals.items():
+            if total:
+                click.echo(f"  {name:<26}{total:>18,}")
+
+
+@main.command()
+@click.argument("trace_file", metavar="TRACE", type=click.Path(dir_okay=False))
+@click.option("--hardware", default="adder_hbm3", show_default=True, help="Machine: a shipped name or a .yaml path.")
+@_json_option
+@_readable_errors
+def simulate(trace_file, hardware, as_json) -> None:
+    """Play a saved TRACE on a machine."""
+    from .simulator import simulate as play
+    from .trace import Trace
+
+    loaded = Trace.load(trace_file)
+    with _Progress() as progress:
+        result = play(loaded, hardware, progress=functools.partial(progress, "simulating"))
+    _print(result, as_json)
+
+
+@main.command("list")
+@_json_option
+@_readable_errors
+def list_(as_json) -> None:
+    """List workloads, machines, methods and score stages."""
+    from .hardware import load_hardware
+    from .methods.spec import METHODS, PRECISIONS, SCORES
+    from .schema import shipped
+    from .workload import load_workload
+
+    workloads = {name: load_workload(name).description for name in shipped("santa_sim.workloads")}
+    machines = {name: load_hardware(name).description for name in shipped("santa_sim.hwmodels")}
+    if as_json:
+        click.echo(json.dumps({"workloads": workloads, "hardware": machines, "methods": METHODS, "scores": SCORES, "precisions": PRECISIONS}, indent=2))
+        return
+    for title, entries in (("workloads", workloads), ("hardware", machines)):
+        click.secho(title, bold=True)
+        for name, description in entries.items():
+            click.echo(f"  {name:<30}{description}")
+    for title, names in (("methods", METHODS), ("score stages", SCORES), ("precisions", PRECISIONS)):
+        click.secho(title, bold=True)
+        click.echo("  " + "  ".join(names))
+
+
+def _print(result, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+        return
+    from .report import print_result
+
+    print_result(result)
+
+
+if __name__ == "__main__":
+    main()
