@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..jit import jit, jit_fast
-from .numerics import stash_tile, widen
+from .numerics import BRAIN, stash_tile, widen
 
 # what a score kernel counts, per tile, in this order
 SCORE_COUNTS = ("score_adds", "score_mults", "score_reads", "score_writes",
@@ -16,14 +16,29 @@ _STEP = 64  # keys that are widened at a time: all heads' rows of them fit in a 
 _FEW_ROWS = 8  # up to here a token's queries of all heads fit in the first-level cache
 
 
-def _dots_kernel(width):
-    """The dot products of many queries with many keys; a constant width lets the compiler unroll the inner loop whole."""
+@jit
+def _as_stored(key, i):
+    return key[i]
+
+
+@jit
+def _from_brain(key, i):
+    """A bfloat16 element as float32: its bits are the upper half."""
+    return np.uint32(np.uint32(np.uint16(key[i])) << np.uint32(16)).view(np.float32)
+
+
+def _dots_kernel(width, load):
+    """The dot products of many queries with many keys.
+
+    width : of a key; a constant lets the compiler unroll the inner loop whole
+    load : element of a key as a number; widening in registers spares a second pass through the cache
+    """
 
     @jit_fast
     def four_sums(q0, q1, q2, q3, key):
         a0 = a1 = a2 = a3 = q0.dtype.type(0)
         for i in range(width(key)):
-            x = key[i]
+            x = load(key, i)
             a0 += q0[i] * x
             a1 += q1[i] * x
             a2 += q2[i] * x
@@ -34,7 +49,7 @@ def _dots_kernel(width):
     def one_sum(q0, key):
         a0 = q0.dtype.type(0)
         for i in range(width(key)):
-            a0 += q0[i] * key[i]
+            a0 += q0[i] * load(key, i)
         return a0
 
     @jit_fast
@@ -64,9 +79,12 @@ def _dots_kernel(width):
     return few_rows, many_rows
 
 
-_few_64, _ = _dots_kernel(jit(lambda key: 64))
-_few_128, _ = _dots_kernel(jit(lambda key: 128))
-_few_any, _many_any = _dots_kernel(jit(lambda key: len(key)))
+_64, _128, _any = jit(lambda key: 64), jit(lambda key: 128), jit(lambda key: len(key))
+_few_64, _ = _dots_kernel(_64, _as_stored)
+_few_128, _ = _dots_kernel(_128, _as_stored)
+_few_any, _many_any = _dots_kernel(_any, _as_stored)
+_few_64_brain, _ = _dots_kernel(_64, _from_brain)
+_few_128_brain, _ = _dots_kernel(_128, _from_brain)
 
 
 @jit
@@ -89,11 +107,17 @@ def _dots(q, keys, row, key_head, n, s, first):
 @jit
 def _score_step(q, k, format, start, n, heads, keys, s, first):
     """Scores of keys start .. start + n - 1 into s[first:]."""
+    queries = q[heads[0] : heads[1]]
+    few, d = s.shape[2] <= _FEW_ROWS, q.shape[2]
     if k.dtype == q.dtype:
-        _dots(q[heads[0] : heads[1]], k, start, heads[0], n, s, first)
+        _dots(queries, k, start, heads[0], n, s, first)
+    elif format == BRAIN and few and d == 128:
+        _few_128_brain(queries, k, start, heads[0], n, s, first)
+    elif format == BRAIN and few and d == 64:
+        _few_64_brain(queries, k, start, heads[0], n, s, first)
     else:
         widen(k, start, n, heads[0], heads[1] - heads[0], format, keys)
-        _dots(q[heads[0] : heads[1]], keys, 0, 0, n, s, first)
+        _dots(queries, keys, 0, 0, n, s, first)
 
 
 @jit
