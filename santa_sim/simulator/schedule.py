@@ -146,13 +146,15 @@ class _Builder:
             if queries:
                 self._queries(state, item)
             else:
+                self.tiles += 1
                 self._score(state, item)
-                self._tick()
+                self._follow()
         for state in self.states:
             if not state.group.items["score"]:
                 self._close(state)
-        while any(self.queues.values()):
-            self._tick()
+        while any(self.queues.values()):  # no more K: as if it went on
+            self.tiles += 1
+            self._follow()
 
     def _base_order(self) -> list[tuple[_State, Item, bool]]:
         """Score items in trace order; before them (True) the queries of their group, `lookahead_tiles` ahead.
@@ -192,9 +194,8 @@ class _Builder:
         self.queues[kind].append(once)
         return once
 
-    def _tick(self) -> None:
+    def _follow(self) -> None:
         """A tile of K is in the sequence: of each kind of delayed work, a piece that is due follows."""
-        self.tiles += 1
         for queue in self.queues.values():
             pieces = 0
             while queue and (queue[0].done or (queue[0].due <= self.tiles and pieces < queue[0].per_tile)):
