@@ -79,7 +79,23 @@ def _dots_kernel(width, load):
     return few_rows, many_rows
 
 
-_64, _128, _any = jit(lambda key: 64), jit(lambda key: 128), jit(lambda key: len(key))
+# named functions, not lambdas on one line: Numba's cache tells functions apart by file name, name, line and byte code, and
+# the byte code doesn't hold the value of a constant
+@jit
+def _64(key):
+    return 64
+
+
+@jit
+def _128(key):
+    return 128
+
+
+@jit
+def _any(key):
+    return len(key)
+
+
 _few_64, _ = _dots_kernel(_64, _as_stored)
 _few_128, _ = _dots_kernel(_128, _as_stored)
 _few_any, _many_any = _dots_kernel(_any, _as_stored)
