@@ -1,0 +1,181 @@
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import santa_sim
+from santa_sim import InputError
+from santa_sim.workload import replace
+
+KEYS = {
+    "workload", "method", "score", "samples", "samples_drawn", "hardware", "precision", "seed", "latency_s", "cycles", "energy_j",
+    "bound_by", "energy_breakdown_j", "traffic_bytes", "useful_bytes", "sram_bytes", "ops", "accesses",
+    "value_rows_unique_per_head", "value_rows_unique_per_group", "value_row_fraction", "error", "utilization",
+}  # fmt: skip
+ENERGY = {
+    "dram_activate", "dram_read", "dram_write", "dram_background", "sram", "score", "softmax", "selection", "sampling", "accumulate",
+    "merge", "normalize", "leakage",
+}  # fmt: skip
+TRAFFIC = {"q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write", "total"}
+OPS = {
+    "score": {"adds", "mults"}, "softmax": {"exps", "compares", "adds", "mults"}, "selection": {"compares"},
+    "sampling": {"random_numbers", "compares", "adds", "mults", "floors"}, "value": {"adds", "mults", "shifts"},
+    "merge": {"adds", "mults", "exps"},
+}  # fmt: skip
+METHODS = {
+    "sdpa": {}, "topk": {"k": 64}, "santa": {"S": 64}, "s2anta-strat": {"S": 64}, "s2anta-sys": {"S": 64}, "s2anta-prop": {"S": 64},
+    "s2anta-flash": {"S": 64},
+}  # fmt: skip
+SCORES = {"exact": {}, "bernoulli": {"B": 4}, "bernoulli-stratified": {"B": 4}, "bernoulli-mean-group": {"B": 4}}
+
+
+def check(result):
+    """What holds for every run."""
+    d = result.to_dict()
+    assert d.keys() >= KEYS
+    assert json.loads(json.dumps(d)) == d
+    assert d["energy_breakdown_j"].keys() == ENERGY
+    assert d["traffic_bytes"].keys() == d["useful_bytes"].keys() == TRAFFIC
+    assert {stage: set(ops) for stage, ops in d["ops"].items()} == OPS
+    assert all(isinstance(n, int) for ops in d["ops"].values() for n in ops.values())
+    assert d["energy_j"] == math.fsum(d["energy_breakdown_j"].values())
+    for traffic in (d["traffic_bytes"], d["useful_bytes"]):
+        assert traffic["total"] == sum(n for name, n in traffic.items() if name != "total")
+    assert all(d["traffic_bytes"][name] >= d["useful_bytes"][name] for name in TRAFFIC)
+    assert all(0 <= u <= 1 for u in d["utilization"].values())
+    assert all(d["latency_s"] >= busy for busy in d["busy_s"].values())
+    memory = d["memory"]
+    assert memory["achieved_bandwidth_bytes_per_s"] <= memory["peak_bandwidth_bytes_per_s"]
+    assert d["latency_s"] >= d["traffic_bytes"]["total"] / memory["peak_bandwidth_bytes_per_s"] * (1 - 1e-12)
+    assert math.isfinite(d["error"]["relative_l2"])
+
+
+@pytest.mark.parametrize("workload", ["smollm2_decode_2k", "synthetic"])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_and_score_stage_runs(workload, method, score):
+    if workload == "synthetic":
+        workload = replace("llama8b_decode_4k", n_k=(700, 1000), heads=10, kv_heads=2, head_dim=64)
+    result = santa_sim.run(workload, method, score=score, **METHODS[method], **SCORES[score])
+    check(result)
+    ternary = score in ("bernoulli", "bernoulli-stratified")
+    assert (result.ops["score"]["mults"] == 0) == ternary
+    queries_times_d = result.accesses["value"]["writes"]
+    if method in ("sdpa", "topk"):
+        assert result.ops["value"]["mults"] == result.ops["value"]["adds"]
+    else:
+        assert result.ops["value"]["mults"] == queries_times_d
+        assert result.ops["value"]["adds"] == result.samples_drawn * queries_times_d
+
+
+def test_the_issue_of_the_day_at_full_size():
+    """The example of the README, and the same on integers: Llama-8B at 32k."""
+    result = santa_sim.run(workload="llama8b_decode_32k", method="s2anta-prop", S=128)
+    check(result)
+    assert result.output.shape == (32, 128)
+    assert result.useful_bytes["k_read"] == 32768 * 8 * 128 * 2
+    assert result.ops["value"]["adds"] == 32 * 128 * 128
+    assert result.ops["score"]["adds"] == 32 * 32768 * 128
+    assert 0.02 < result.error["relative_l2"] < 0.2
+    shifted = santa_sim.run("llama8b_decode_32k", "s2anta-prop", 128, precision="int8")
+    check(shifted)
+    assert shifted.ops["value"] == {"adds": 32 * 128 * 128, "mults": 0, "shifts": 32 * 128}
+    assert shifted.useful_bytes["k_read"] == 32768 * 8 * 128
+
+
+def test_prefill_counts_are_causal_sums():
+    workload = replace("llama8b_prefill_4k", n_k=200, heads=4, kv_heads=2, head_dim=32)
+    result = santa_sim.run(workload, "s2anta-sys", S=16)
+    check(result)
+    assert result.ops["score"]["adds"] == 4 * 32 * sum(range(1, 201))
+    assert result.ops["value"]["adds"] == 4 * 32 * 200 * 16
+
+
+def test_expected_error_of_iid_sampling_is_met():
+    """E|error|^2 = tr(Sigma)/S: the mean over 40 seeds lies within 5 standard errors, and strat's closed form below it."""
+    workload = replace("llama8b_decode_4k", n_k=512, heads=8, kv_heads=2, head_dim=32)
+    for method in ("santa", "s2anta-strat"):
+        runs = [santa_sim.run(workload, method, 32, precision="fp32", seed=seed) for seed in range(40)]
+        squares = np.array([run.error["relative_l2"] ** 2 for run in runs])
+        expected = runs[0].error["expected_relative_l2"] ** 2
+        assert abs(squares.mean() - expected) < 5 * squares.std(ddof=1) / math.sqrt(len(squares)), method
+    iid = santa_sim.run(workload, "santa", 32, precision="fp32").error["variance_trace"]
+    strat = santa_sim.run(workload, "s2anta-strat", 32, precision="fp32").error["variance_trace"]
+    assert strat < iid
+
+
+def test_one_S_per_layer():
+    result = santa_sim.run("smollm2_decode_2k", "s2anta-sys", S=[16, 32, 64, 128])
+    assert result.ops["value"]["adds"] == 9 * 64 * (16 + 32 + 64 + 128)
+    assert result.samples == [16, 32, 64, 128]
+    assert result.samples_drawn == 60
+
+
+def test_dense_kv_bytes_are_four_to_one():
+    grouped = santa_sim.run(replace("llama8b_decode_4k", n_k=600), "sdpa")
+    full = santa_sim.run(replace("llama8b_decode_4k", n_k=600, kv_heads=32), "sdpa")
+    for buffer in ("k_read", "v_read"):
+        assert full.useful_bytes[buffer] == 4 * grouped.useful_bytes[buffer]
+        assert full.traffic_bytes[buffer] == 4 * grouped.traffic_bytes[buffer]
+
+
+def test_trace_replays_to_the_same_result(tmp_path):
+    trace = santa_sim.make_trace("smollm2_decode_2k", "s2anta-flash", 64)
+    trace.save(tmp_path / "t.parquet")
+    replayed = santa_sim.simulate(santa_sim.Trace.load(tmp_path / "t.parquet"), "adder_hbm3")
+    assert replayed.to_dict() == santa_sim.run("smollm2_decode_2k", "s2anta-flash", 64).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (dict(method="s2anta-prop", sample=128), ["sample", "did you mean 'S'"]),
+        (dict(method="s2anta-prop", S=128, hardwre="x"), ["hardwre", "did you mean 'hardware'"]),
+        (dict(method="s2anta-prop"), ["S=None", "S=128"]),
+        (dict(method="s2anta-prop", S=0), ["S=0"]),
+        (dict(method="s2anta-prop", S=-4), ["S=-4"]),
+        (dict(method="s2anta-prop", S=12.5), ["S=12.5", "whole number"]),
+        (dict(method="s2anta-prop", S=True), ["S=True", "whole number"]),
+        (dict(method="s2anta-prop", S=[64, 64]), ["2 entries", "4 layers"]),
+        (dict(method="s2anta-pro", S=64), ["s2anta-pro", "did you mean 's2anta-prop'"]),
+        (dict(method="topk"), ["k=None", "k=128"]),
+        (dict(method="topk", k=0), ["k=0"]),
+        (dict(method="topk", k=64, S=64), ["S=64", "topk"]),
+        (dict(method="sdpa", k=4), ["k=4"]),
+        (dict(method="sdpa", score="bernouli", B=4), ["bernouli", "did you mean 'bernoulli'"]),
+        (dict(method="sdpa", score="bernoulli"), ["B=None", "B=4"]),
+        (dict(method="sdpa", score="bernoulli", B=0), ["B=0"]),
+        (dict(method="sdpa", B=4), ["B=4", "exact"]),
+        (dict(method="sdpa", hardware="adder_hbm3"), ["adder_hbm3"]),
+        (dict(method="sdpa", hardware="mac_hbm"), ["mac_hbm", "did you mean 'mac_hbm3'"]),
+        (dict(method="sdpa", precision="bf61"), ["bf61", "did you mean 'bf16'"]),
+        (dict(method="sdpa", kernel="cuda"), ["cuda", "cpu"]),
+        (dict(method="s2anta-sys", S=4, seed=-1), ["seed=-1"]),
+        (dict(method="s2anta-sys", S=4, tile=0), ["tile=0"]),
+        (dict(method="s2anta-sys", S=4, allocation="systematic"), ["allocation", "s2anta-prop"]),
+        (dict(method="s2anta-sys", S=4, value_format="Q1.6"), ["value_format", "int8"]),
+        (dict(method="s2anta-sys", S=4, precision="int8", value_format="Q3.6"), ["Q3.6", "10 bits"]),
+    ],
+)
+def test_bad_arguments_are_named_with_their_value(arguments, said):
+    with pytest.raises(InputError) as error:
+        santa_sim.run("smollm2_decode_2k", **arguments)
+    assert all(part in str(error.value) for part in said), str(error.value)
+
+
+def test_workload_that_does_not_exist():
+    with pytest.raises(InputError, match="did you mean 'llama8b_decode_32k'"):
+        santa_sim.run("lama8b_decode_32k", "sdpa")
+    with pytest.raises(InputError, match="nowhere/w.yaml.*does not exist"):
+        santa_sim.run("nowhere/w.yaml", "sdpa")
+
+
+def test_import_is_light():
+    """torch, CuPy, matplotlib and transformers are imported only when something needs them."""
+    code = "import sys, santa_sim; print([m for m in ('torch', 'cupy', 'matplotlib', 'transformers', 'dask') if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import santa_sim
+from santa_sim.cli import main
+
+
+def invoke(*arguments, ok=True):
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code == 0) == ok, result.output + result.stderr
+    return result
+
+
+def test_run_prints_the_json_of_the_api():
+    printed = json.loads(invoke("run", "smollm2_decode_2k", "--method", "s2anta-prop", "--samples", "64", "--json").stdout)
+    assert printed == santa_sim.run("smollm2_decode_2k", "s2anta-prop", 64).to_dict()
+
+
+def test_run_prints_a_table_with_units():
+    text = invoke("run", "smollm2_decode_2k", "--method", "santa", "-S", "64", "--hardware", "adder_lpddr5").stdout
+    for part in ("smollm2_decode_2k, santa, S = 64", "latency", "µs", "energy", "J", "bound by", "k_read", "relative L2", "expected"):
+        assert part in text
+
+
+def test_trace_then_simulate(tmp_path):
+    path = str(tmp_path / "t.parquet")
+    summary = json.loads(invoke("trace", "smollm2_decode_2k", "--method", "topk", "--k", "32", "-o", path, "--json").stdout)
+    assert summary["items"] == len(santa_sim.Trace.load(path))
+    played = json.loads(invoke("simulate", path, "--hardware", "mac_hbm3", "--json").stdout)
+    assert played == santa_sim.run("smollm2_decode_2k", "topk", k=32).to_dict()
+
+
+def test_list_names_everything():
+    listed = json.loads(invoke("list", "--json").stdout)
+    assert set(listed["workloads"]) == set(santa_sim.list_workloads())
+    assert set(listed["hardware"]) == set(santa_sim.list_hardware())
+    assert "llama8b_decode_32k" in invoke("list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "smollm2_decode_2k", "--method", "santa", "--sample", "4"), "--samples"),
+        (("run", "smollm2_decode_2k", "--method", "santa", "--samples", "four"), "'four' is not a whole number"),
+        (("run", "smollm2_decode_2k", "--method", "santa", "--samples", "0"), "S=0"),
+        (("run", "smolm2_decode_2k", "--method", "santa", "--samples", "4"), "did you mean 'smollm2_decode_2k'"),
+        (("run", "smollm2_decode_2k", "--method", "santo", "--samples", "4"), "santo"),
+        (("simulate", "nowhere.parquet"), "nowhere.parquet"),
+    ],
+)
+def test_errors_are_one_readable_line(arguments, said):
+    result = invoke(*arguments, ok=False)
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
