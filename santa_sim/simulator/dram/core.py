@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from . import layout as L
+from .pointer import pointer_to
 
 
 @njit(cache=True)
@@ -44,17 +45,47 @@ def _when(s, b):
 
 @njit(cache=True)
 def _survey(s, c):
-    """Recompute every bank's first clock, and the channel's."""
-    soon = L.NEVER
-    b = s[c + L.BANK0]
+    """Recompute the first clock of every bank, after something that may bring it forward (or hold it for good)."""
     for i in range(s[L.BANKS]):
-        t = L.NEVER
-        if s[b + L.WANT] != 0:
-            t = _when(s, b)
-            soon = min(soon, t)
-        s[c + L.BANK_NEXT + i] = t
-        b += L.BANK_SIZE
+        s[c + L.BANK_NEXT + i] = _when(s, s[c + L.BANK0] + i * L.BANK_SIZE)
+    _soonest(s, c, -1)
+
+
+@njit(cache=True)
+def _soonest(s, c, clk):
+    """First clock at which some bank of the channel may be ready; what is known of those due by `clk` is renewed.
+
+    Commands of other banks only ever push a bank's first clock back, so what isn't renewed is a lower bound.
+    """
+    banks, at = s[L.BANKS], c + L.BANK_NEXT
+    soon = L.NEVER
+    for i in range(banks):
+        soon = min(soon, s[at + i])
+    if soon <= clk:
+        for i in range(banks):
+            if s[at + i] <= clk:
+                s[at + i] = _when(s, s[c + L.BANK0] + i * L.BANK_SIZE)
+        soon = L.NEVER
+        for i in range(banks):
+            soon = min(soon, s[at + i])
     s[c + L.SOON] = soon
+
+
+@njit(cache=True)
+def _is_ready(s, c, i, clk):
+    """Whether bank number `i` can issue now; what is known of it may be out of date and is renewed."""
+    at = c + L.BANK_NEXT + i
+    if s[at] <= clk:
+        s[at] = _when(s, s[c + L.BANK0] + i * L.BANK_SIZE)
+    return s[at] <= clk
+
+
+@njit(cache=True)
+def _renew(s, c, b):
+    """Recompute the first clock of bank `b`, which wants something else now."""
+    t = _when(s, b)
+    s[c + L.BANK_NEXT + s[b + L.INDEX]] = t
+    s[c + L.SOON] = min(s[c + L.SOON], t)
 
 
 @njit(cache=True)
@@ -235,7 +266,7 @@ def _complete(s, port, done, slow):
     limit = s[port + L.OUTSTANDING]
     if limit > 0:
         mask = s[port + L.RING_MASK]
-        ring = port + L.WINDOW_AT + s[port + L.LOOKAHEAD]
+        ring = port + L.WINDOW_AT + 2 * (s[port + L.WINDOW_MASK] + 1)
         if slow:
             s[ring + ((s[port + L.SLOW_HEAD] + s[port + L.SLOW_COUNT]) & mask)] = done
             s[port + L.SLOW_COUNT] += 1
@@ -269,7 +300,8 @@ def _column(s, r, capacity, c, b, n, clk):
     row = s[b + L.ROW]
     _unlink(s, b, n, L.HEAD_W if textbook and write else L.HEAD)
     s[b + L.WRITES] -= write
-    s[s[b + L.OWNER] + L.OWNED] -= 1
+    owner = s[b + L.OWNER]
+    s[owner + L.OWNED] -= 1
     s[c + L.QUEUED] -= 1
     _forget(s, n)
     hit = s[b + L.HITS] != 0
@@ -303,8 +335,12 @@ def _column(s, r, capacity, c, b, n, clk):
                 shut = s[m + L.N_ROW] != row
                 m = s[m + L.LINK]
     else:
-        s[c + L.READ_FROM] = s[c + L.WRITE_FROM] = 0
-        s[c + L.DIRTY] = 1
+        if s[owner + L.OWNED] == s[L.BANK_SLOTS] - 1:
+            s[c + L.MOVABLE] += s[owner + L.WAITING]
+            s[c + L.MOVABLE_W] += s[owner + L.WAITING_W]
+            s[c + L.READ_FROM] = s[c + L.WRITE_FROM] = 0
+        if s[c + L.MOVABLE] + s[c + L.WRITES_HELD] > 0:
+            s[c + L.DIRTY] = 1
     if shut:
         _close(s, b, clk)
     else:
@@ -335,6 +371,7 @@ def _serve(s, r, capacity, c, b, clk):
         _column(s, r, capacity, c, b, n, clk)
         kind = L.KIND_COLUMN
     _choose(s, b)
+    _renew(s, c, b)
     return kind
 
 
@@ -366,13 +403,13 @@ def _pick_round_robin(s, c, clk):
         if turn == queues:
             turn = 0
         if width == 1:
-            if s[c + L.BANK_NEXT + turn] <= clk:
+            if s[c + L.BANK_NEXT + turn] <= clk and _is_ready(s, c, turn, clk):
                 s[c + L.TURN] = turn
                 return s[c + L.BANK0] + turn * L.BANK_SIZE
         else:
             best, stamp = -1, L.NEVER
             for i in range(turn * width, (turn + 1) * width):
-                if s[c + L.BANK_NEXT + i] <= clk:
+                if _is_ready(s, c, i, clk):
                     b = s[c + L.BANK0] + i * L.BANK_SIZE
                     t = _first_stamp(s, b, clk)
                     if t < stamp:
@@ -391,7 +428,7 @@ def _pick_oldest(s, c, clk, columns, rows):
     column_bank = row_bank = -1
     column_stamp = row_stamp = L.NEVER
     for i in range(s[L.BANKS]):
-        if s[c + L.BANK_NEXT + i] <= clk:
+        if s[c + L.BANK_NEXT + i] <= clk and _is_ready(s, c, i, clk):
             b = s[c + L.BANK0] + i * L.BANK_SIZE
             want = s[b + L.WANT]
             if want & (L.W_ACT | L.W_PRE):
@@ -459,6 +496,7 @@ def _refresh(s, c, clk):
     end = s[L.RANKS] if bank < 0 else s[L.BANKS]
     s[c + L.REFRESH_POS] = 0 if pos == end or s[L.REFRESH] == L.REFRESH_FIRST_RANK else pos
     s[c + L.REFRESH_NEXT] = clk + 1
+    _survey(s, c)
     return L.KIND_ROW
 
 
@@ -478,16 +516,7 @@ def _append(s, b, n, head_field):
     s[n + L.N_STAMP] = s[c + L.STAMP]
     s[c + L.STAMP] += 1
     _choose(s, b)
-    i = s[b + L.INDEX]
-    was, now = s[c + L.BANK_NEXT + i], _when(s, b)
-    s[c + L.BANK_NEXT + i] = now
-    if now < s[c + L.SOON]:
-        s[c + L.SOON] = now
-    elif was == s[c + L.SOON] and now > was:
-        soon = L.NEVER
-        for j in range(s[L.BANKS]):
-            soon = min(soon, s[c + L.BANK_NEXT + j])
-        s[c + L.SOON] = soon
+    _renew(s, c, b)
 
 
 @njit(cache=True)
@@ -502,28 +531,36 @@ def _move_one(s, c, clk):
     count_at = c + (L.WRITES_HELD if writes else L.READS)
     from_at = c + (L.WRITE_FROM if writes else L.READ_FROM)
     queue = c + L.BANK_NEXT + s[L.BANKS] + (s[L.READ_SLOTS] if writes else 0)
-    count = s[count_at]
-    i = s[from_at]
     s[c + L.DIRTY] = 0
-    while i < count:
-        n = s[queue + i]
-        b = s[n + L.N_BANK]
-        if s[s[b + L.OWNER] + L.OWNED] < s[L.BANK_SLOTS]:
-            s[c + L.DIRTY] = 1
-            if writes:
-                if _find(s, s[n + L.N_ADDRESS], 0) >= 0:
-                    s[c + L.DRAINING] = 0  # a read of the same address goes first
-                    break
-                s[c + L.DRAINING] -= 1
-            for j in range(i, count - 1):
-                s[queue + j] = s[queue + j + 1]
-            s[count_at] = count - 1
-            _append(s, b, n, L.HEAD)
-            s[L.FREED] = 1
-            s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
-            break
+    if s[c + (L.MOVABLE_W if writes else L.MOVABLE)] == 0:
+        return
+    i = s[from_at]  # those before it have been found blocked
+    n = s[queue + i]
+    while s[s[s[n + L.N_BANK] + L.OWNER] + L.OWNED] >= s[L.BANK_SLOTS]:
         i += 1
+        n = s[queue + i]
     s[from_at] = i
+    if writes:
+        if _find(s, s[n + L.N_ADDRESS], 0) >= 0:
+            s[c + L.DRAINING] = 0  # a read of the same address goes first
+            s[c + L.DIRTY] = 1
+            return
+        s[c + L.DRAINING] -= 1
+    s[count_at] -= 1
+    for j in range(i, s[count_at]):
+        s[queue + j] = s[queue + j + 1]
+    b = s[n + L.N_BANK]
+    owner = s[b + L.OWNER]
+    s[owner + (L.WAITING_W if writes else L.WAITING)] -= 1
+    s[c + (L.MOVABLE_W if writes else L.MOVABLE)] -= 1
+    _append(s, b, n, L.HEAD)
+    if s[owner + L.OWNED] == s[L.BANK_SLOTS]:
+        s[c + L.MOVABLE] -= s[owner + L.WAITING]
+        s[c + L.MOVABLE_W] -= s[owner + L.WAITING_W]
+    if s[c + L.MOVABLE] + s[c + L.WRITES_HELD] > 0:
+        s[c + L.DIRTY] = 1
+    s[L.FREED] = 1
+    s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
 
 
 @njit(cache=True)
@@ -547,13 +584,10 @@ def _tick_dramsim3(s, r, capacity, c, clk):
     kind = L.KIND_NONE
     if s[c + L.REFRESH_PENDING] > 0:
         kind = _refresh(s, c, clk)
-        if kind != L.KIND_NONE:
-            _survey(s, c)
     if kind == L.KIND_NONE:
         b = _pick_round_robin(s, c, clk)
         if b >= 0:
             kind = _serve(s, r, capacity, c, b, clk)
-            _survey(s, c)
     if kind != L.KIND_NONE and s[L.DUAL] != 0:
         b = _pick_round_robin(s, c, clk)
         if b >= 0:
@@ -563,7 +597,6 @@ def _tick_dramsim3(s, r, capacity, c, clk):
             row = want & L.W_ACT or (want & L.W_PRE and max(s[b + L.READY + L.T_PRE], s[g + L.T_PRE]) <= clk)
             if (kind == L.KIND_COLUMN) == (row != 0):
                 _serve(s, r, capacity, c, b, clk)
-                _survey(s, c)
     if s[c + L.DIRTY] != 0:
         _move_one(s, c, clk)
 
@@ -583,7 +616,6 @@ def _tick_textbook(s, r, capacity, c, clk):
                 s[bus + L.BUS_ROW] = clk
                 if s[L.DUAL] == 0:
                     s[bus + L.BUS_COLUMN] = clk
-                _survey(s, c)
         else:
             s[c + L.REFRESH_NEXT] = clk + 1
     while columns or rows:
@@ -600,7 +632,6 @@ def _tick_textbook(s, r, capacity, c, clk):
         if s[L.DUAL] == 0:
             columns = rows = False
             s[bus + L.BUS_COLUMN] = s[bus + L.BUS_ROW] = clk
-        _survey(s, c)
 
 
 @njit(cache=True)
@@ -614,6 +645,8 @@ def _tick(s, r, capacity, c, clk):
         _tick_textbook(s, r, capacity, c, clk)
     else:
         _tick_dramsim3(s, r, capacity, c, clk)
+    if s[c + L.SOON] <= clk + 1:
+        _soonest(s, c, clk + 1)
     soon = s[c + L.SOON]
     if s[c + L.REFRESH_PENDING] > 0:
         soon = min(soon, s[c + L.REFRESH_NEXT])
@@ -673,14 +706,20 @@ def _accept(s, r, q, uid, port, clk):
     if s[L.POLICY] == L.TEXTBOOK:
         s[c + (L.WRITES_HELD if write else L.READS)] += 1
         _append(s, b, n, L.HEAD_W if write else L.HEAD)
-    elif write != 0 and s[L.UNIFIED] == 0:
-        s[c + L.BANK_NEXT + s[L.BANKS] + s[L.READ_SLOTS] + s[c + L.WRITES_HELD]] = n
-        s[c + L.WRITES_HELD] += 1
+        s[c + L.DIRTY] = 1
     else:
-        s[c + L.BANK_NEXT + s[L.BANKS] + s[c + L.READS]] = n
-        s[c + L.READS] += 1
-    s[c + L.DIRTY] = 1
-    s[c + L.NEXT] = min(s[c + L.NEXT], clk + 1)
+        held = write != 0 and s[L.UNIFIED] == 0
+        count_at = c + (L.WRITES_HELD if held else L.READS)
+        s[c + L.BANK_NEXT + s[L.BANKS] + (s[L.READ_SLOTS] if held else 0) + s[count_at]] = n
+        s[count_at] += 1
+        owner = s[b + L.OWNER]
+        s[owner + (L.WAITING_W if held else L.WAITING)] += 1
+        if s[owner + L.OWNED] < s[L.BANK_SLOTS]:
+            s[c + (L.MOVABLE_W if held else L.MOVABLE)] += 1
+        if s[c + L.MOVABLE] + s[c + L.WRITES_HELD] > 0:
+            s[c + L.DIRTY] = 1
+    if s[c + L.DIRTY] != 0 or s[c + L.SOON] <= clk + 1:
+        s[c + L.NEXT] = min(s[c + L.NEXT], clk + 1)
 
 
 @njit(cache=True)
@@ -711,44 +750,58 @@ def _offer(s, r, capacity, clk):
         limit = s[port + L.OUTSTANDING]
         again = L.NEVER
         if limit > 0:
-            ring = window + s[port + L.LOOKAHEAD]
+            ring = window + 2 * (s[port + L.WINDOW_MASK] + 1)
             again = _retire_ring(s, port, ring, L.SLOW_HEAD, clk)
             again = min(again, _retire_ring(s, port, ring + s[port + L.RING_MASK] + 1, L.FAST_HEAD, clk))
-        size = s[port + L.WINDOW]
+        size, base, mask = s[port + L.WINDOW], s[port + L.WINDOW_BASE], s[port + L.WINDOW_MASK]
         while s[port + L.ENTER] < s[port + L.SUBMITTED] and size < s[port + L.LOOKAHEAD]:
             if limit > 0 and size + s[port + L.IN_FLIGHT] >= limit:
                 break
             uid = s[port + L.ENTER] << 8 | number
-            t = r[_slot(r, uid, capacity) + L.R_READY]
-            if t > clk:
-                again = min(again, t)
+            q = _slot(r, uid, capacity)
+            if r[q + L.R_READY] > clk:
+                again = min(again, r[q + L.R_READY])
                 break
-            s[window + size] = uid
+            at = window + 2 * ((base + size) & mask)
+            s[at] = uid
+            s[at + 1] = r[q + L.R_CHANNEL] * 2 + r[q + L.R_WRITE]
+            s[port + L.WINDOW_WRITES] += r[q + L.R_WRITE]
+            s[port + L.WRITES_AHEAD] -= r[q + L.R_WRITE]
             size += 1
             s[port + L.ENTER] += 1
+        room = 0  # queues that can take one of these
+        for i in range(s[L.CHANNELS]):
+            c = s[L.CHANNEL_AT] + i * s[L.CHANNEL_SIZE]
+            room += _has_room(s, c, 0)
+            if s[port + L.WINDOW_WRITES] > 0 and s[L.UNIFIED] == 0:
+                room += _has_room(s, c, 1)
         kept = 0 if freed else s[port + L.CHECKED]
         left = s[port + L.PER_CLOCK]
         i = kept
-        while i < size and left > 0:
-            uid = s[window + i]
-            q = _slot(r, uid, capacity)
-            if _has_room(s, r[q + L.R_CHANNEL], r[q + L.R_WRITE] != 0):
-                _accept(s, r, q, uid, port, clk)
+        while i < size and left > 0 and room > 0:
+            at = window + 2 * ((base + i) & mask)
+            uid, key = s[at], s[at + 1]
+            if _has_room(s, key >> 1, key & 1):
+                _accept(s, r, _slot(r, uid, capacity), uid, port, clk)
                 s[port + L.IN_FLIGHT] += 1
+                s[port + L.WINDOW_WRITES] -= key & 1
                 left -= 1
+                room -= not _has_room(s, key >> 1, key & 1)
             else:
-                s[window + kept] = uid
+                to = window + 2 * ((base + kept) & mask)
+                s[to], s[to + 1] = uid, key
                 kept += 1
             i += 1
-        s[port + L.CHECKED] = kept
         accepted = i - kept
         if accepted > 0:
-            while i < size:
-                s[window + kept] = s[window + i]
-                kept += 1
-                i += 1
+            for j in range(kept - 1, -1, -1):  # what was refused moves up to what wasn't offered
+                at, to = window + 2 * ((base + j) & mask), window + 2 * ((base + j + accepted) & mask)
+                s[to], s[to + 1] = s[at], s[at + 1]
+            s[port + L.WINDOW_BASE] = (base + accepted) & mask
             size -= accepted
-            again = clk + 1  # room in the window, or more to offer
+            if room > 0 or s[port + L.WRITES_AHEAD] > 0:
+                again = clk + 1  # refill the window and go on; else when a queue has room again
+        s[port + L.CHECKED] = kept if room > 0 else size
         s[port + L.WINDOW] = size
         s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], again)
 
@@ -774,12 +827,12 @@ def _hungry(s):
 
 
 @njit(cache=True)
-def run(s, r, capacity, until, more, to_end):
+def run(state, ring, capacity, until, more, to_end):
     """Advance the memory, up to clock `until` (not included).
 
     Parameters
     ----------
-    s : int64 vector of state, changed in place; r : int64 ring of requests, [ports x capacity x REQUEST_SIZE]
+    state : int64 vector, changed in place; ring : int64 ring of requests, [ports x capacity x REQUEST_SIZE]
     until : stop before this clock
     more : requests are still to come: stop as soon as a port's window would lack them
     to_end : stop one clock after the last submitted request has completed (with FLUSH set: the last write too)
@@ -788,6 +841,7 @@ def run(s, r, capacity, until, more, to_end):
     -------
     bool : True if it stopped because everything submitted has completed.
     """
+    s, r = pointer_to(state), pointer_to(ring)
     clk = s[L.CLOCK]
     channels, c_size, first, shared = s[L.CHANNELS], s[L.CHANNEL_SIZE], s[L.CHANNEL_AT], s[L.SHARED_BUS]
     while clk < until:
@@ -823,12 +877,13 @@ def run(s, r, capacity, until, more, to_end):
 
 
 @njit(cache=True)
-def submit(s, r, capacity, number, addresses, writes, ready, mapping, hashing, burst_shift):
+def submit(state, ring, capacity, number, addresses, writes, ready, mapping, hashing, burst_shift):
     """Decode requests and append them to port `number`'s ring (which has room).
 
     mapping : int64 [pieces, 4] of (bit in the burst number, width, field 0..5 = ch ra bg ba ro co, bit in the field);
     hashing : int64 [rules, 4] of (field, bit, source field, source bit); ready : int64 [n] or [1]  [clocks].
     """
+    s, r = pointer_to(state), pointer_to(ring)
     port = s[L.PORT_AT] + number * s[L.PORT_SIZE]
     field = np.zeros(6, np.int64)
     for i in range(len(addresses)):
@@ -849,4 +904,5 @@ def submit(s, r, capacity, number, addresses, writes, ready, mapping, hashing, b
         r[q + L.R_READY] = ready[i if len(ready) > 1 else 0]
         r[q + L.R_DONE] = -1
         s[port + L.SUBMITTED] += 1
+        s[port + L.WRITES_AHEAD] += r[q + L.R_WRITE]
     s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], s[L.CLOCK])

@@ -48,8 +48,8 @@ GROUP_TARGETS = HEADER  # per command: bits of the targets that it holds back ou
 HEADER_SIZE = HEADER + len(COMMANDS)
 
 # --- one per bank
-(ROW, HITS, HEAD, TAIL, HEAD_W, TAIL_W, LENGTH, WRITES, WANT, COLUMN_NODE, WRITE_NODE, ROW_NODE, OWNER, OWNED, BLOCKED,
- GROUP, RANK, INDEX, CHANNEL, READY) = range(20)  # fmt: skip
+(ROW, HITS, HEAD, TAIL, HEAD_W, TAIL_W, WAITING, WAITING_W, WRITES, WANT, COLUMN_NODE, WRITE_NODE, ROW_NODE, OWNER, OWNED, BLOCKED,
+ GROUP, RANK, INDEX, CHANNEL, READY) = range(21)  # fmt: skip
 BANK_SIZE = READY + N_TARGETS
 # --- one per bank group: READY times only
 GROUP_SIZE = N_TARGETS
@@ -60,14 +60,14 @@ AW32_RING = AW32_POS + 1
 RANK_SIZE = AW32_RING + 32
 # --- one per channel (or pseudo-channel)
 (NEXT, SOON, REFRESH_DUE, REFRESH_PENDING, REFRESH_POS, REFRESHING, REFRESH_NEXT, TURN, DRAINING, QUEUED, DIRTY,
- READS, WRITES_HELD, READ_FROM, WRITE_FROM, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0, BANK_NEXT) = range(21)  # fmt: skip
+ READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0, BANK_NEXT) = range(23)  # fmt: skip
 # BANK_NEXT: BANKS entries, then READ_SLOTS and WRITE_SLOTS entries of the transaction queues
 # --- one per queued transaction
 LINK, N_ROW, N_BURST, N_ADDRESS, N_WRITE, N_BANK, N_UID, N_STAMP, N_CHAIN, N_ACCEPTED = range(10)
 NODE_SIZE = 10
 # --- one per port; then its window, then two rings of completion times
 (FIRST, ENTER, SUBMITTED, WINDOW, CHECKED, LOOKAHEAD, PER_CLOCK, OUTSTANDING, IN_FLIGHT, SLOW_HEAD, SLOW_COUNT, FAST_HEAD,
- FAST_COUNT, RING_MASK, WINDOW_AT) = range(15)  # fmt: skip
+ FAST_COUNT, RING_MASK, WINDOW_BASE, WINDOW_MASK, WINDOW_WRITES, WRITES_AHEAD, WINDOW_AT) = range(19)  # fmt: skip
 # --- one per request, in a second vector
 R_ADDRESS, R_CHANNEL, R_BANK, R_ROW, R_WRITE, R_READY, R_DONE, R_MERGED = range(8)
 REQUEST_SIZE = 8
@@ -86,7 +86,7 @@ def channel_size(banks: int, read_slots: int, write_slots: int) -> int:
 
 def port_size(lookahead: int, outstanding: int) -> int:
     """Length of one port's record; `outstanding` 0 stands for no limit (then nothing is remembered in its rings)."""
-    return WINDOW_AT + lookahead + (2 * power_of_two_at_least(outstanding) if outstanding else 0)
+    return WINDOW_AT + 2 * power_of_two_at_least(lookahead) + (2 * power_of_two_at_least(outstanding) if outstanding else 0)
 
 
 def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules: np.ndarray, nodes: int) -> np.ndarray:
@@ -129,6 +129,7 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     for i, (lookahead, per_clock, outstanding) in enumerate(ports):
         p = at[PORT_AT] + i * p_size
         s[p + LOOKAHEAD], s[p + PER_CLOCK], s[p + OUTSTANDING] = lookahead, per_clock, outstanding
+        s[p + WINDOW_MASK] = power_of_two_at_least(lookahead) - 1
         s[p + RING_MASK] = power_of_two_at_least(outstanding) - 1 if outstanding else 0
     return s
 
