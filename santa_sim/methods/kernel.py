@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import rng
+from ..errors import InputError
 from ..fixed_point import BITS, fitting_format, is_power_of_two, parse_qformat, quantize, shift_right_round
 from ..jit import parallel_map
 from ..trace import TraceWriter
@@ -68,6 +69,8 @@ def prepare(spec: Spec, q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int) 
         k, v = k.view(np.uint16), v.view(np.uint16)
     features = None
     if spec.score != "exact":
+        if spec.precision in BITS and spec.score != "bernoulli-mean-group":
+            _check_int32("B", spec.B, d, spec.precision, f"d = {d} features")
         n_k, H_kv, _ = k.shape
         T = -(-n_k // tile)
         padded = np.zeros((T * tile, H_kv, d), k.dtype)
@@ -75,6 +78,13 @@ def prepare(spec: Spec, q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int) 
         features = np.ascontiguousarray(padded.reshape(T, tile, H_kv, d).transpose(2, 0, 3, 1)).reshape(H_kv * T, d, tile)
     return Layer(np.ascontiguousarray(scaled), np.ascontiguousarray(k), np.ascontiguousarray(v), features,
                  score_step, value_step, saturated)  # fmt: skip
+
+
+def _check_int32(field: str, budget: int, per_unit: int, precision: str, what: str) -> None:
+    """InputError if `budget` times `per_unit` additions of stored integers could leave an int32 accumulator's range."""
+    most = (2**31 - 1) // (2 ** (BITS[precision] - 1) * per_unit)
+    if budget > most:
+        raise InputError(f"{field}={budget}: with {what}, sums of {precision} can overflow their int32 accumulator; use {field} <= {most}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +238,8 @@ class Block:
         if not self.integer:
             return 0
         bits = BITS[self.spec.precision]
+        if terms > 1:
+            _check_int32("k", terms, 2, self.spec.precision, "weights of 1 bit")  # dense tiles are too short to get there
         return 2 ** min(bits - 1, max(31 - bits - math.ceil(math.log2(max(terms, 1))), 1))
 
     def dense(self, u, m, ell, result):
