@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -108,9 +110,11 @@ class ScoreEngine(Model):
 
 
 class Softmax(Model):
-    """Lanes that each take one score a cycle through maximum, exponential and sum."""
+    """Pipelined lanes through maximum, exponential and sum: each a comparison, an exponential, a multiplication and
+    `adders_per_lane` additions a cycle."""
 
     lanes: Count
+    adders_per_lane: Count
 
 
 class Stash(Model):
@@ -136,17 +140,22 @@ class Selection(Model):
 class Sampler(Model):
     """Scale, prefix and floor lanes (systematic), random numbers and search comparators (i.i.d., stratified).
 
-    `queue_tiles`: tiles that may be read from the stash ahead of their sampling.
+    A lane is pipelined: a multiplication, a floor and `adders_per_lane` additions a cycle. `queue_tiles`: tiles that may be
+    read from the stash ahead of their sampling.
     """
 
     lanes: Count
+    adders_per_lane: Count
     queue_tiles: Count
     random_numbers_per_cycle: Count
     search_compares_per_cycle: Count
 
 
 class Gather(Model):
-    """Row addresses per cycle, row requests in flight, and sampled tiles that may wait for their requests."""
+    """Row addresses per cycle, row requests in flight, and sampled tiles that may wait for their requests.
+
+    With `queue_items` below the machine's `lookahead_tiles`, rows are asked for that much earlier in the order of requests.
+    """
 
     addresses_per_cycle: Count
     outstanding: Annotated[Count, pydantic.Field(le=1 << 20)]
@@ -267,6 +276,11 @@ def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
 
 
 def _fields(path: Path) -> dict:
+    return copy.deepcopy(_read(path, path.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=32)
+def _read(path: Path, _changed: int) -> dict:
     data = read_yaml(path)
     if not isinstance(data, dict):
         raise InputError(f"{path}: a machine is a mapping of fields, not {type(data).__name__}")

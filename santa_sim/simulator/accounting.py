@@ -143,10 +143,10 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
     sizes = [hw.q_buffer_bytes, hw.k_buffer.bytes, hw.v_buffer.bytes, hw.weights_buffer.bytes, hw.write_buffer.bytes, hw.stash.bytes]
     breakdown = {
         "score": hw.score.mac_lanes * sum_of(adder, f"mult_{score['operand']}") + hw.score.adder_lanes * sum_of(adder),
-        "softmax": hw.softmax.lanes * sum_of("compare", "exp", "add_fp32"),
+        "softmax": hw.softmax.lanes * sum_of("compare", "exp", "mult_fp32", *hw.softmax.adders_per_lane * ["add_fp32"]),
         "selection": hw.selection.compares_per_cycle * sum_of("compare") if hw.selection else 0.0,
         "budget": hw.budget.lanes * sum_of("add_fp32", "mult_fp32", "compare", "floor", "exp"),
-        "sampler": hw.sampler.lanes * sum_of("add_fp32", "mult_fp32", "floor")
+        "sampler": hw.sampler.lanes * sum_of("mult_fp32", "floor", *hw.sampler.adders_per_lane * ["add_fp32"])
         + hw.sampler.random_numbers_per_cycle * sum_of("random_number")
         + hw.sampler.search_compares_per_cycle * sum_of("compare"),
         "accumulate": hw.accumulate.lanes * sum_of(*value_lane),

@@ -5,8 +5,9 @@ Everything here follows from the trace and the machine's sizes alone, never from
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from .memory import bursts_upper_bound, cycles_fs, expand, expand_rows
 if TYPE_CHECKING:
     from ..hardware import Hardware
 
+_NEVER = 2**63  # beyond any byte
 ALIGNMENT = 4096  # of each buffer in the address space [bytes]
 TRAFFIC = ("q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write")
 OPERATIONS = COUNTERS[: COUNTERS.index("score_reads")]
@@ -27,7 +29,7 @@ STAGE_UNITS = {
     "score": (("sampler", ("sampling",)), ("score", ("score",)), ("softmax", ("softmax",))),
     "budget": (("budget", ("sampling", "softmax")),),
     "select": (("selection", ("selection",)), ("softmax", ("softmax",))),
-    "value": (("sampler", ("sampling",)), ("accumulate", ("value", "softmax"))),
+    "value": (("sampler", ("sampling",)), ("accumulate", ("value", "softmax", "merge"))),  # merge: rescaling a running sum
     "merge": (("merge", ("merge",)),),
     "output": (("normalize", ("value", "softmax")),),
 }
@@ -183,7 +185,8 @@ def check_units(stages: np.ndarray, counters: dict[str, np.ndarray], trace: Trac
             f"{method} multiplies in the score stage and {hardware.name} has score.mac_lanes=0; give it MAC lanes, or use "
             f"score 'bernoulli' or 'bernoulli-stratified'"
         )
-    if hardware.accumulate.kind != "mac" and counters["value_mults"][stages == "value"].any():
+    products = counters["value_mults"] + counters["merge_mults"]
+    if hardware.accumulate.kind != "mac" and products[stages == "value"].any():
         raise InputError(
             f"{method} multiplies in the value stage and {hardware.name} has accumulate.kind={hardware.accumulate.kind!r}; use a "
             f"machine with MAC lanes there (mac_hbm3, mac_lpddr5), or a sampled method"
@@ -208,22 +211,26 @@ def _durations(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Ha
         score = np.where(ternary, cycles(hw.score.adder_lanes, "score_adds"), score)
     if hw.score.mac_lanes:
         score = np.where(ternary, score, cycles(hw.score.mac_lanes, "score_adds", "score_mults"))
-    softmax = ("softmax_exps", "softmax_compares", "softmax_adds", "softmax_mults")
-    sampling = ("sampling_adds", "sampling_mults", "sampling_floors")
-    search, random = ("sampling_compares",), ("sampling_random_numbers",)
+    softmax, softmax_adds = ("softmax_exps", "softmax_compares", "softmax_mults"), "softmax_adds"
+    sampling, sampling_adds = ("sampling_mults", "sampling_floors"), "sampling_adds"
+    search, random = "sampling_compares", "sampling_random_numbers"
+    every = (*softmax, softmax_adds, *sampling, sampling_adds, search, random)
+    value = ("value_adds", "value_mults", "value_shifts", *softmax, softmax_adds)
+    merge = ("merge_adds", "merge_mults", "merge_exps")
     by_unit = {
         "score": score,
-        "softmax": cycles(hw.softmax.lanes, *softmax),
-        "budget": cycles(hw.budget.lanes, *sampling, *search, *random, *softmax),
+        "softmax": np.maximum(cycles(hw.softmax.lanes, *softmax), cycles(hw.softmax.lanes * hw.softmax.adders_per_lane, softmax_adds)),
+        "budget": cycles(hw.budget.lanes, *every),
         "selection": cycles(hw.selection.compares_per_cycle, "selection_compares") if hw.selection else score * 0,
         "sampler": np.maximum.reduce([
             cycles(hw.sampler.lanes, *sampling),
-            cycles(hw.sampler.search_compares_per_cycle, *search),
-            cycles(hw.sampler.random_numbers_per_cycle, *random),
+            cycles(hw.sampler.lanes * hw.sampler.adders_per_lane, sampling_adds),
+            cycles(hw.sampler.search_compares_per_cycle, search),
+            cycles(hw.sampler.random_numbers_per_cycle, random),
         ]),
-        "accumulate": cycles(hw.accumulate.lanes, "value_adds", "value_mults", "value_shifts", *softmax),
-        "merge": cycles(hw.merge.lanes, "merge_adds", "merge_mults", "merge_exps"),
-        "normalize": cycles(hw.normalize.lanes, "value_adds", "value_mults", "value_shifts", *softmax),
+        "accumulate": cycles(hw.accumulate.lanes, *value, *merge),
+        "merge": cycles(hw.merge.lanes, *merge),
+        "normalize": cycles(hw.normalize.lanes, *value),
     }  # fmt: skip
     lists = {unit: values.tolist() for unit, values in by_unit.items()}
     return [
@@ -296,40 +303,34 @@ class _Chip:
     def __init__(self, capacity: int) -> None:
         self.free = capacity
         self.written: dict[tuple, int] = {}  # region -> bytes on chip (its first ones)
+        self.stretches: dict[str, list[tuple[int, int, int]]] = {"stash": [], "partials": []}  # (first byte, end, end on chip)
 
     def write(self, region: tuple) -> int:
         """Bytes of a written region that stay on chip; a region written again stays where it is."""
         if region not in self.written:
-            self.written[region] = min(region[2], self.free)
-            self.free -= self.written[region]
+            kept = self.written[region] = min(region[2], self.free)
+            self.free -= kept
+            for start, size in _stretches(*region[1:]):
+                bisect.insort(self.stretches[region[0]], (start, start + size, start + min(size, kept)))
+                kept -= min(size, kept)
         return self.written[region]
 
-    def pieces(self, region: tuple):
-        """Of a read region: (first byte, bytes, bytes on chip) of each stretch, from the regions that were written."""
-        buffer, first, nbytes, piece, stride = region
-        for start, size in _stretches(first, nbytes, piece, stride):
-            while size:
-                length, chip = self._at(buffer, start)
-                if length == 0:
-                    yield start, size, -1
-                    break
-                length = min(length, size)
-                yield start, length, min(max(chip, 0), length)
-                start, size = start + length, size - length
-
-    def _at(self, buffer: str, byte: int) -> tuple[int, int]:
-        """(bytes to the end of the stretch that was written here, how many of them are on chip); (0, 0): not written."""
-        for (name, first, nbytes, piece, stride), chip in self.written.items():
-            if name != buffer or byte < first:
-                continue
-            number, offset = divmod(byte - first, stride) if nbytes > piece else (0, byte - first)
-            size = min(piece, nbytes - number * piece)
-            if offset < size:
-                return size - offset, chip - number * piece - offset
-        return 0, 0
+    def pieces(self, region: tuple) -> Iterator[tuple[int, int, int]]:
+        """Of a region to be read: (first byte, bytes, bytes on chip) of each stretch as it was written; -1: it wasn't."""
+        written = self.stretches[region[0]]
+        for start, size in _stretches(*region[1:]):
+            end = start + size
+            place = max(0, bisect.bisect_right(written, (start, _NEVER, _NEVER)) - 1)
+            while start < end:
+                if place == len(written) or not written[place][0] <= start < written[place][1]:
+                    yield start, end - start, -1
+                    return
+                stop = min(end, written[place][1])
+                yield start, stop - start, max(0, min(stop, written[place][2]) - start)
+                start, place = stop, place + 1
 
 
-def _stretches(first: int, nbytes: int, piece: int, stride: int):
+def _stretches(first: int, nbytes: int, piece: int, stride: int) -> Iterator[tuple[int, int]]:
     for number in range(-(-nbytes // piece)):
         yield first + number * stride, min(piece, nbytes - number * piece)
 

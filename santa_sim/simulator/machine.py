@@ -14,8 +14,8 @@ import simpy
 
 from ..errors import SimulationError
 from .compile import TRAFFIC, addresses_of, addresses_of_rows
+from .jobs import Job, Schedule
 from .memory import Memory, MemoryReport, Window, address_times_fs, cycles_fs
-from .schedule import Job, Schedule
 
 if TYPE_CHECKING:
     from ..hardware import Hardware

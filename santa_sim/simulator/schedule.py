@@ -13,12 +13,10 @@ would otherwise fill with work that nothing releases. Streams of V (dense) follo
 
 from __future__ import annotations
 
-import collections
-import dataclasses
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from .compile import Group, Item, Program, Region, Rows
+from .jobs import Job, Once, Schedule, Sequence, latest
 from .memory import cycles_fs
 
 if TYPE_CHECKING:
@@ -27,60 +25,14 @@ if TYPE_CHECKING:
 UNITS = ("dram", "score", "softmax", "stash_write", "stash_read", "budget", "selection", "sampler", "accumulate", "merge",
          "normalize", "output")  # fmt: skip
 _PRODUCERS = ("softmax", "budget", "accumulate", "merge", "output")  # what they write back waits in a buffer each
-_DELAYED = ("select", "selected", "stash_read", "value", "merge", *_PRODUCERS)
-
-
-class Job:
-    """One unit's work for one trace row.
-
-    Attributes
-    ----------
-    unit : str
-    row : int
-    duration_fs : int  [fs]  (of a DRAM job: 0, the memory says)
-    after : list of Job that must have finished
-    takes, gives : list of (buffer, slots), taken before the start, given back at the end
-    gives_at_start : list of (buffer, slots)
-    regions, rows, write : what a DRAM job moves
-    """
-
-    __slots__ = ("after", "done", "duration_fs", "gives", "gives_at_start", "regions", "row", "rows", "takes", "unit", "write")
-
-    def __init__(self, unit: str, row: int, duration_fs: int, after: list[Job], regions: list[Region] = (),
-                 rows: Rows | None = None, write: bool = False) -> None:  # fmt: skip
-        self.unit, self.row, self.duration_fs, self.after = unit, row, duration_fs, after
-        self.takes, self.gives, self.gives_at_start = [], [], []
-        self.regions, self.rows, self.write = regions, rows, write
-        self.done = None  # the machine's event
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """Jobs by unit in their order, and the capacity of each buffer in slots."""
-
-    jobs: dict[str, list[Job]]
-    capacities: dict[str, int]
+_DELAYED = ("select", "selected", "stash_read", "sample", "value", "merge", *_PRODUCERS)
 
 
 def schedule(program: Program, hardware: Hardware) -> Schedule:
     """Put all jobs of a program into the order in which a machine does them."""
     builder = _Builder(program, hardware)
     builder.build()
-    return Schedule(builder.jobs, builder.capacities)
-
-
-class _Once:
-    """Something that is put into the sequence at most once: when it is due, or now because it is needed."""
-
-    __slots__ = ("action", "done", "due", "per_tile")
-
-    def __init__(self, action: Callable[[], object], per_tile: int = 1) -> None:
-        self.action, self.due, self.per_tile, self.done = action, 0, per_tile, False
-
-    def now(self) -> None:
-        if not self.done:
-            self.done = True
-            self.action()
+    return Schedule(builder.sequence.jobs, builder.sequence.capacities)
 
 
 class _State:
@@ -97,12 +49,14 @@ class _State:
         self.scored: dict[int, Job] = {}  # tile -> job after which its exponentials (or its stash) are there
         self.closed: Job | None = None  # budget, or softmax of the selected
         self.fetched: dict[int, tuple[Job, int]] = {}  # row of a value item -> DRAM job of its spilled stash, slots
+        self.sampled: dict[int, tuple[list[Job], Job | None]] = {}  # row -> what its rows wait for, its sampler job
         self.accumulated: list[Job] = []
         self.readers: dict[str, Job] = {}  # unit -> last job that needs what this group has on chip
-        self.written: list[_Once] = []  # write-backs of stash and partials
+        self.written: list[Once] = []  # write-backs of stash and partials
         self.holds_half = self.holds_bank = False
         self.half_free: list[Job] = []  # what the first job that writes on chip waits for
-        self.select = self.selected = self.merge = self.output = None  # _Once
+        self.bank_free: list[Job] = []  # what the first job that accumulates waits for
+        self.select = self.selected = self.merge = self.output = None  # Once
         self.merged: Job | None = None
         self.normalized: Job | None = None
 
@@ -111,8 +65,7 @@ class _Builder:
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hw = program, hardware
         self.lookahead = hardware.lookahead_tiles
-        self.jobs: dict[str, list[Job]] = {unit: [] for unit in UNITS}
-        self.capacities = {
+        capacities = {
             "q_buffer": 2,
             "k_buffer": hardware.k_buffer.tiles,
             "v_buffer": hardware.v_buffer.tiles,
@@ -124,20 +77,19 @@ class _Builder:
             **{f"{unit}_writes": hardware.write_buffer.tiles for unit in _PRODUCERS},
             "output_writes": hardware.output.buffer_items,
         }
-        self.held: dict[str, collections.deque] = {name: collections.deque() for name in self.capacities}
-        self.used = dict.fromkeys(self.capacities, 0)
-        self.queues: dict[str, collections.deque[_Once]] = {name: collections.deque() for name in _DELAYED}
-        self.tiles = 0  # score items that are in the sequence
+        self.sequence = Sequence(UNITS, capacities, _DELAYED)
         self.states = [_State(group) for group in program.groups]
-        self.values: dict[int, _Once] = {}
+        self.samples: dict[int, Once] = {}  # row of a value item -> its sampling
+        self.values: dict[int, Once] = {}  # row -> its rows and their accumulation
         for state in self.states:
             for value in state.group.items["value"]:
                 pace = 2 if state.group.items["select"] else 1
-                self.values[value.row] = _Once(lambda state=state, value=value: self._value(state, value), pace)
-            state.select = _Once(lambda state=state: self._select(state))
-            state.selected = _Once(lambda state=state: self._selected(state))
-            state.merge = _Once(lambda state=state: self._merge(state))
-            state.output = _Once(lambda state=state: self._output(state))
+                self.samples[value.row] = Once(lambda state=state, value=value: self._sample(state, value), pace)
+                self.values[value.row] = Once(lambda state=state, value=value: self._value(state, value), pace)
+            state.select = Once(lambda state=state: self._select(state))
+            state.selected = Once(lambda state=state: self._selected(state))
+            state.merge = Once(lambda state=state: self._merge(state))
+            state.output = Once(lambda state=state: self._output(state))
         self.half_before = _two_before([state for state in self.states if _uses_chip(state.group)])
         self.bank_before = _two_before([state for state in self.states if state.group.items["value"]])
 
@@ -146,15 +98,13 @@ class _Builder:
             if queries:
                 self._queries(state, item)
             else:
-                self.tiles += 1
+                self.sequence.tiles += 1
                 self._score(state, item)
-                self._follow()
+                self.sequence.follow()
         for state in self.states:
             if not state.group.items["score"]:
                 self._close(state)
-        while any(self.queues.values()):  # no more K: as if it went on
-            self.tiles += 1
-            self._follow()
+        self.sequence.drain()
 
     def _base_order(self) -> list[tuple[_State, Item, bool]]:
         """Score items in trace order; before them (True) the queries of their group, `lookahead_tiles` ahead.
@@ -173,40 +123,11 @@ class _Builder:
             order[place].append((self.states[group.number], item, False))
         return [entry for entries in order for entry in entries]
 
-    def _add(self, job: Job) -> Job:
-        self.jobs[job.unit].append(job)
-        return job
-
-    def _take(self, job: Job, buffer: str, slots: int, release: _Once | None = None) -> None:
-        """`job` takes slots. `release`: what puts the job that gives them back into the sequence, if it isn't there."""
-        while self.used[buffer] + slots > self.capacities[buffer]:
-            freed, action = self.held[buffer].popleft()
-            if action is not None:
-                action.now()
-            self.used[buffer] -= freed
-        self.held[buffer].append((slots, release))
-        self.used[buffer] += slots
-        job.takes.append((buffer, slots))
-
-    def _later(self, kind: str, once: _Once, tiles: int) -> _Once:
-        """Queue something for when so many further tiles of K are in the sequence."""
-        once.due = self.tiles + tiles
-        self.queues[kind].append(once)
-        return once
-
-    def _follow(self) -> None:
-        """A tile of K is in the sequence: of each kind of delayed work, a piece that is due follows."""
-        for queue in self.queues.values():
-            pieces = 0
-            while queue and (queue[0].done or (queue[0].due <= self.tiles and pieces < queue[0].per_tile)):
-                pieces += not queue[0].done
-                queue.popleft().now()
-
     def _port_fs(self, nbytes: int) -> int:
         return cycles_fs(-(-nbytes // self.hw.stash.port_bytes_per_cycle), self.hw.clock_hz)
 
     def _port(self, unit: str, row: int, nbytes: int, after: list[Job]) -> Job:
-        return self._add(Job(unit, row, self._port_fs(nbytes), after))
+        return self.sequence.add(Job(unit, row, self._port_fs(nbytes), after))
 
     # Score stage
 
@@ -214,34 +135,34 @@ class _Builder:
         regions = [region for region in item.reads if region.kind == "q_read"]
         if regions:
             fetch = Job("dram", item.row, 0, [], regions)
-            self._take(fetch, "q_buffer", 1)
-            state.queries.append(self._add(fetch))
+            self.sequence.take(fetch, "q_buffer", 1)
+            state.queries.append(self.sequence.add(fetch))
         if item.durations["sampler"]:
-            state.queries.append(self._add(Job("sampler", item.row, item.durations["sampler"], list(state.queries))))
+            state.queries.append(self.sequence.add(Job("sampler", item.row, item.durations["sampler"], list(state.queries))))
 
     def _score(self, state: _State, item: Item) -> None:
         self._hold_half(state, item)
         scores = state.group.items["score"]
         regions = [region for region in item.reads if item is not scores[0] or region.kind != "q_read"]
         if item is not scores[0] and item.durations["sampler"]:
-            state.queries.append(self._add(Job("sampler", item.row, item.durations["sampler"], list(state.queries))))
+            state.queries.append(self.sequence.add(Job("sampler", item.row, item.durations["sampler"], list(state.queries))))
         score = Job("score", item.row, item.durations["score"], list(state.queries))
         if regions or item.gather is not None:
             slots = self.hw.k_buffer.slots(_useful_bytes(regions, item.gather))
             known = list(state.queries) if item.gather is not None else []
             fetch = Job("dram", item.row, 0, known, regions, item.gather)
-            self._take(fetch, "k_buffer", slots)
-            score.after.append(self._add(fetch))
+            self.sequence.take(fetch, "k_buffer", slots)
+            score.after.append(self.sequence.add(fetch))
             score.gives.append(("k_buffer", slots))
         if item is scores[-1] and any(job.unit == "dram" for job in state.queries):
             score.gives.append(("q_buffer", 1))
-        self._take(score, "scores", 1)
-        self._add(score)
+        self.sequence.take(score, "scores", 1)
+        self.sequence.add(score)
         softmax = Job("softmax", item.row, item.durations["softmax"], [score])
         softmax.gives.append(("scores", 1))
         values = state.direct.get(item.tile, [])
         if values:  # the exponentials wait on chip for the value items of this tile
-            self._take(softmax, "weights", self._weights_slots(item), _Once(lambda: self._now(values)))
+            self.sequence.take(softmax, "weights", self._weights_slots(item), Once(lambda: self._use_inputs(values)))
         state.scored[item.tile] = self._produce(state, item, softmax)
         for value in values:
             self._queue_value(state, value)
@@ -251,9 +172,10 @@ class _Builder:
     def _weights_slots(self, score: Item) -> int:
         return self.hw.weights_buffer.slots(4 * score.exponentials)
 
-    def _now(self, values: list[Item]) -> None:
+    def _use_inputs(self, values: list[Item]) -> None:
+        """Put into the sequence what frees the exponentials of some value items: sampling, or products where there is none."""
         for value in values:
-            self.values[value.row].now()
+            (self.values if value.gather is None else self.samples)[value.row].now()
 
     # On-chip stash and partials, and what doesn't fit there
 
@@ -266,7 +188,11 @@ class _Builder:
             state.holds_half = True
             before = self.half_before.get(state.group.number)
             if before is not None:
-                self._finish(before)
+                if any(item.chip_read for stage in ("merge", "output") for item in before.group.items[stage]):
+                    self._finish(before)
+                else:
+                    self._choose(before)
+                    self._use_inputs(before.group.items["value"])
                 state.half_free = list(before.readers.values())
 
     def _produce(self, state: _State, item: Item, job: Job) -> Job:
@@ -276,15 +202,15 @@ class _Builder:
             state.half_free = []
         if item.writes:
             self._write_back(item, job, self.hw.write_buffer.slots(_useful_bytes(item.writes, None)), state)
-        self._add(job)
+        self.sequence.add(job)
         return self._port("stash_write", item.row, item.chip_write, [job]) if item.chip_write else job
 
     def _write_back(self, item: Item, job: Job, slots: int, state: _State, further_tiles: int = 0) -> None:
         buffer = f"{job.unit}_writes"
         write = Job("dram", item.row, 0, [job], item.writes, write=True)
         write.gives.append((buffer, slots))
-        once = self._later(job.unit, _Once(lambda: self._add(write)), self.lookahead + further_tiles)
-        self._take(job, buffer, slots, once)
+        once = self.sequence.later(job.unit, Once(lambda: self.sequence.add(write)), self.lookahead + further_tiles)
+        self.sequence.take(job, buffer, slots, once)
         state.written.append(once)
 
     def _consume(self, state: _State, item: Item, ready: list[Job]) -> list[Job]:
@@ -292,7 +218,7 @@ class _Builder:
         if item.reads:
             for write in state.written:
                 write.now()
-            ready = [*ready, self._add(Job("dram", item.row, 0, [], item.reads))]
+            ready = [*ready, self.sequence.add(Job("dram", item.row, 0, [], item.reads))]
         return [self._port("stash_read", item.row, item.chip_read, ready)] if item.chip_read else ready
 
     def _consumed(self, state: _State, item: Item, job: Job) -> None:
@@ -301,12 +227,16 @@ class _Builder:
 
     def _finish(self, state: _State) -> None:
         """Put all that is left of a group into the sequence now, except its write-backs."""
+        self._choose(state)
+        for value in state.group.items["value"]:
+            self.values[value.row].now()
+        state.merge.now()
+        state.output.now()
+
+    def _choose(self, state: _State) -> None:
         if state.group.items["select"]:
             state.select.now()
             state.selected.now()
-        self._now(state.group.items["value"])
-        state.merge.now()
-        state.output.now()
 
     # Budget and selection
 
@@ -315,12 +245,12 @@ class _Builder:
         items = state.group.items
         if items["select"]:
             spilled = bool(items["select"][0].reads)
-            self._later("select", state.select, self.lookahead + 1) if spilled else state.select.now()
+            self.sequence.later("select", state.select, self.lookahead + 1) if spilled else state.select.now()
             return
         if items["budget"]:
             item = items["budget"][0]
             self._hold_half(state, item)
-            job = Job("budget", item.row, item.durations["budget"], self._consume(state, item, _latest(state.scored.values())))
+            job = Job("budget", item.row, item.durations["budget"], self._consume(state, item, latest(state.scored.values())))
             state.closed = self._produce(state, item, job)
             self._consumed(state, item, job)
             for value in items["value"]:
@@ -329,10 +259,10 @@ class _Builder:
 
     def _select(self, state: _State) -> None:
         item = state.group.items["select"][0]
-        ready = self._consume(state, item, _latest(state.scored.values()))
-        state.closed = self._add(Job("selection", item.row, item.durations["selection"], ready))
+        ready = self._consume(state, item, latest(state.scored.values()))
+        state.closed = self.sequence.add(Job("selection", item.row, item.durations["selection"], ready))
         self._consumed(state, item, state.closed)
-        self._later("selected", state.selected, self.hw.selection.lookahead_tiles)
+        self.sequence.later("selected", state.selected, self.hw.selection.lookahead_tiles)
 
     def _selected(self, state: _State) -> None:
         item = state.group.items["select"][0]
@@ -346,84 +276,99 @@ class _Builder:
     # Value stage
 
     def _queue_value(self, state: _State, value: Item, delay: int | None = None) -> None:
-        """What a value item waits for is in the sequence: add the item, or queue it."""
-        once = self.values[value.row]
+        """What a value item waits for is in the sequence: add the item, or queue its parts."""
         spilled = [region for region in value.reads if region.kind != "v_read"]
-        if once.done:
+        if self.values[value.row].done:
             return
-        if value.gather is None and len(spilled) < len(value.reads):
-            once.now()  # dense: V streams behind K
+        if _dense(value):
+            self.values[value.row].now()  # V streams behind K
         elif spilled:  # its stash comes first, its rows when that is there
-            self._later("stash_read", _Once(lambda: self._fetch_stash(state, value, once)), 0)
+            self.sequence.later("stash_read", Once(lambda: self._fetch_stash(state, value)), 0)
         else:
-            self._later("value", once, self.lookahead if delay is None else delay)
+            self._queue_rows(value, self.lookahead if delay is None else delay)
 
-    def _fetch_stash(self, state: _State, value: Item, once: _Once | None = None) -> None:
+    def _queue_rows(self, value: Item, delay: int) -> None:
+        if value.gather is not None and not self.samples[value.row].done:
+            self.sequence.later("sample", self.samples[value.row], 0)
+        if not self.values[value.row].done:
+            self.sequence.later("value", self.values[value.row], delay)
+
+    def _fetch_stash(self, state: _State, value: Item) -> None:
         """Read the spilled stash of a value item into slots that it holds until its sampling is done."""
-        if value.row not in state.fetched:
-            for write in state.written:
-                write.now()
-            spilled = [region for region in value.reads if region.kind != "v_read"]
-            slots = self.hw.weights_buffer.slots(_useful_bytes(spilled, None))
-            fetch = Job("dram", value.row, 0, [], spilled)
-            self._take(fetch, "stash_reads", slots, self.values[value.row])
-            state.fetched[value.row] = (self._add(fetch), slots)
-        if once is not None and not once.done:
-            self._later("value", once, self.lookahead)
+        if value.row in state.fetched:
+            return
+        for write in state.written:
+            write.now()
+        spilled = [region for region in value.reads if region.kind != "v_read"]
+        slots = self.hw.weights_buffer.slots(_useful_bytes(spilled, None))
+        fetch = Job("dram", value.row, 0, [], spilled)
+        self.sequence.take(fetch, "stash_reads", slots, Once(lambda: self._use_inputs([value])))
+        state.fetched[value.row] = (self.sequence.add(fetch), slots)
+        self._queue_rows(value, self.lookahead)
 
-    def _value(self, state: _State, value: Item) -> None:
+    def _sample(self, state: _State, value: Item) -> None:
+        """Read a value item's exponentials and sample; its rows then wait to be asked for."""
+        self._choose(state)
         self._hold_half(state, value)
-        bank_free = self._hold_bank(state)
+        self._hold_bank(state)
         known = [state.closed] if state.waits_for_all else [state.scored[value.tile]]
-        fetched = slots = None
         if any(region.kind != "v_read" for region in value.reads):
             self._fetch_stash(state, value)
-            fetched, slots = state.fetched[value.row]
-            known.append(fetched)
-        accumulate = Job("accumulate", value.row, value.durations["accumulate"], [])
-        last_use = accumulate  # of its exponentials: dense values are multiplied with them, sampled ones only count
+            known.append(state.fetched[value.row][0])
         if value.chip_read:
             read = Job("stash_read", value.row, self._port_fs(value.chip_read), known)
-            self._take(read, "stash_tiles", 1)
-            known = [self._add(read)]
-        if value.gather is not None or value.durations["sampler"]:
+            self.sequence.take(read, "stash_tiles", 1)
+            known = [self.sequence.add(read)]
+        sampler = None
+        if not _dense(value) and (value.gather is not None or value.durations["sampler"] or value.reads or value.chip_read):
             sampler = Job("sampler", value.row, value.durations["sampler"], known)
             if value.gather is not None:
-                last_use = sampler
-                self._take(sampler, "rows", 1)
-            known = [self._add(sampler)]
-        accumulate.after = [*known, *bank_free]
+                self.sequence.take(sampler, "rows", 1, self.values[value.row])
+            self._free_inputs(state, value, sampler)
+            known = [self.sequence.add(sampler)]
+        state.sampled[value.row] = known, sampler
+
+    def _free_inputs(self, state: _State, value: Item, job: Job) -> None:
+        """`job` is the last to use the exponentials of a value item."""
         if value.chip_read:
-            last_use.gives.append(("stash_tiles", 1))
-            state.readers[last_use.unit] = last_use
-        if fetched is not None:
-            last_use.gives.append(("stash_reads", slots))
+            job.gives.append(("stash_tiles", 1))
+            state.readers[job.unit] = job
+        if value.row in state.fetched:
+            job.gives.append(("stash_reads", state.fetched[value.row][1]))
         if value.tile in state.direct:
             state.direct[value.tile] = [other for other in state.direct[value.tile] if other is not value]
             if not state.direct[value.tile]:
-                last_use.gives.append(("weights", self._weights_slots(state.group.by_tile[value.tile])))
+                job.gives.append(("weights", self._weights_slots(state.group.by_tile[value.tile])))
+
+    def _value(self, state: _State, value: Item) -> None:
+        """Ask for the rows of a value item and accumulate them."""
+        self.samples[value.row].now()
+        known, sampler = state.sampled[value.row]
+        accumulate = Job("accumulate", value.row, value.durations["accumulate"], [*known, *state.bank_free])
+        state.bank_free = []
+        if sampler is None:
+            self._free_inputs(state, value, accumulate)
         regions = [region for region in value.reads if region.kind == "v_read"]
         if regions or value.gather is not None:
             slots = self.hw.v_buffer.slots(_useful_bytes(regions, value.gather))
             fetch = Job("dram", value.row, 0, known if value.gather is not None else [], regions, value.gather)
             if value.gather is not None:
                 fetch.gives_at_start.append(("rows", 1))
-            self._take(fetch, "v_buffer", slots)
-            accumulate.after.append(self._add(fetch))
+            self.sequence.take(fetch, "v_buffer", slots)
+            accumulate.after.append(self.sequence.add(fetch))
             accumulate.gives.append(("v_buffer", slots))
         state.accumulated.append(self._produce(state, value, accumulate))
         self._values_done(state)
 
-    def _hold_bank(self, state: _State) -> list[Job]:
+    def _hold_bank(self, state: _State) -> None:
         """Before a group's first value: accumulators are double-buffered, the group two before must be normalised."""
         if state.holds_bank:
-            return []
+            return
         state.holds_bank = True
         before = self.bank_before.get(state.group.number)
-        if before is None:
-            return []
-        self._finish(before)
-        return [before.normalized or before.merged or before.accumulated[-1]]
+        if before is not None:
+            self._finish(before)
+            state.bank_free = [before.normalized or before.merged or before.accumulated[-1]]
 
     # Merge and output
 
@@ -432,7 +377,7 @@ class _Builder:
         if len(state.accumulated) < len(state.group.items["value"]):
             return
         if any(region.kind == "partials_read" for merge in state.group.items["merge"] for region in merge.reads):
-            self._later("merge", state.merge, self.lookahead + 1)
+            self.sequence.later("merge", state.merge, self.lookahead + 1)
         else:
             state.merge.now()
 
@@ -448,28 +393,28 @@ class _Builder:
     def _valued(self, state: _State) -> list[Job]:
         """What stands for all value items, or for what came before where there are none."""
         if state.accumulated:
-            return _latest(state.accumulated)
-        return [state.closed] if state.closed is not None else _latest(state.scored.values())
+            return latest(state.accumulated)
+        return [state.closed] if state.closed is not None else latest(state.scored.values())
 
     def _output(self, state: _State) -> None:
         for item in state.group.items["output"]:
             ready = self._consume(state, item, [state.merged] if state.merged is not None else self._valued(state))
-            state.normalized = self._add(Job("normalize", item.row, item.durations["normalize"], ready))
+            state.normalized = self.sequence.add(Job("normalize", item.row, item.durations["normalize"], ready))
             self._consumed(state, item, state.normalized)
             if item.writes:
                 cycles = -(-_useful_bytes(item.writes, None) // self.hw.output.port_bytes_per_cycle)
                 output = Job("output", item.row, cycles_fs(cycles, self.hw.clock_hz), [state.normalized])
                 self._write_back(item, output, 1, state, self.hw.merge.lookahead_tiles if state.merged is not None else 0)
-                self._add(output)
+                self.sequence.add(output)
+
+
+def _dense(value: Item) -> bool:
+    """It streams V, all of it, instead of gathering rows."""
+    return value.gather is None and any(region.kind == "v_read" for region in value.reads)
 
 
 def _useful_bytes(regions: list[Region], rows: Rows | None) -> int:
     return sum(region.useful_bytes for region in regions) + (rows.useful_bytes if rows is not None else 0)
-
-
-def _latest(jobs: Iterable[Job]) -> list[Job]:
-    """The last job of each unit: units finish in order, so it stands for those before it."""
-    return list({job.unit: job for job in jobs}.values())
 
 
 def _uses_chip(group: Group) -> bool:

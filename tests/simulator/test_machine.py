@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from santa_sim.errors import SimulationError
 from santa_sim.simulator import simulate
+from santa_sim.simulator.jobs import Job, Schedule
 from santa_sim.simulator.machine import SlotBuffer, play
 from santa_sim.simulator.memory import BandwidthMemory
-from santa_sim.simulator.schedule import Job, Schedule
 from santa_sim.trace import TraceWriter
 
 NS = 10**6
@@ -124,15 +124,17 @@ def test_ternary_scores_take_adder_lanes_and_mac_lanes_where_there_are_none(tiny
 
 def test_stage_lanes_work_on_their_own_counters(tiny_machine):
     machine = tiny_machine(
-        sampler={"lanes": 4, "random_numbers_per_cycle": 2, "search_compares_per_cycle": 3},
-        softmax={"lanes": 2}, accumulate={"lanes": 3},
+        sampler={"lanes": 4, "adders_per_lane": 2, "random_numbers_per_cycle": 2, "search_compares_per_cycle": 3},
+        softmax={"lanes": 2, "adders_per_lane": 2}, accumulate={"lanes": 3},
     )  # fmt: skip
-    score = (0, "score", {"softmax_compares": 4, "softmax_exps": 5}, [], None)
+    score = (0, "score", {"softmax_compares": 4, "softmax_exps": 5, "softmax_adds": 12}, [], None)
     for counters, unit, cycles in (
         ({"sampling_floors": 9}, "sampler", 3),
+        ({"sampling_floors": 9, "sampling_adds": 25}, "sampler", 4),
         ({"sampling_random_numbers": 9}, "sampler", 5),
         ({"sampling_compares": 10}, "sampler", 4),
         ({"value_adds": 10, "value_mults": 4}, "accumulate", 4),
+        ({"value_adds": 10, "merge_mults": 13}, "accumulate", 5),
     ):
         result = simulate(trace_of([score, (0, "value", counters, [], None)]), machine)
         assert result.busy_s[unit] == pytest.approx(cycles * 1e-9)
@@ -177,7 +179,7 @@ def machines(draw):
         "stash": {"bytes": draw(st.sampled_from([0, 100, 1000, 5000, 10**6])), "port_bytes_per_cycle": draw(lanes)},
         "budget": {"lanes": draw(lanes)},
         "selection": {"compares_per_cycle": draw(lanes), "lookahead_tiles": draw(few)},
-        "sampler": {"lanes": draw(lanes), "queue_tiles": draw(few), "random_numbers_per_cycle": draw(lanes),
+        "sampler": {"lanes": draw(lanes), "adders_per_lane": draw(few), "queue_tiles": draw(few), "random_numbers_per_cycle": draw(lanes),
                     "search_compares_per_cycle": draw(lanes)},
         "gather": {"addresses_per_cycle": draw(few), "outstanding": draw(st.integers(1, 40)), "queue_items": draw(few)},
         "accumulate": {"lanes": draw(lanes)},
@@ -189,7 +191,7 @@ def machines(draw):
 
 FASTER = [
     ("clock_hz",), ("memory", "bandwidth_bytes_per_s"), ("score", "mac_lanes"), ("score", "adder_lanes"), ("softmax", "lanes"),
-    ("stash", "port_bytes_per_cycle"), ("budget", "lanes"), ("selection", "compares_per_cycle"), ("sampler", "lanes"),
+    ("stash", "port_bytes_per_cycle"), ("budget", "lanes"), ("selection", "compares_per_cycle"), ("sampler", "lanes"), ("sampler", "adders_per_lane"),
     ("sampler", "random_numbers_per_cycle"), ("sampler", "search_compares_per_cycle"), ("gather", "addresses_per_cycle"),
     ("gather", "outstanding"), ("accumulate", "lanes"), ("merge", "lanes"), ("normalize", "lanes"), ("output", "port_bytes_per_cycle"),
 ]  # fmt: skip

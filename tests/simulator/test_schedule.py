@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from santa_sim.simulator import simulate
 from santa_sim.simulator.compile import compile_trace
 from santa_sim.simulator.schedule import schedule
 
@@ -25,7 +26,7 @@ def places(order, what):
 
 ROOMY = {
     "lookahead_tiles": 2, "k_buffer": {"tiles": 4}, "v_buffer": {"tiles": 4}, "weights_buffer": {"tiles": 8},
-    "write_buffer": {"tiles": 8}, "stash": {"bytes": 10**6}, "output": {"buffer_items": 8},
+    "write_buffer": {"tiles": 8}, "gather": {"queue_items": 8}, "stash": {"bytes": 10**6}, "output": {"buffer_items": 8},
 }  # fmt: skip
 
 
@@ -68,13 +69,17 @@ def test_at_most_one_of_each_kind_behind_a_tile_of_k(make_trace, tiny_machine, m
     assert any("v" in group for group in between)
 
 
-def test_a_head_waits_for_the_half_of_the_stash_that_it_needs(make_trace, tiny_machine):
-    """Longer lookahead than a head has tiles: head 0's rows still come before head 2 begins."""
+def test_a_head_waits_for_the_half_of_the_stash_and_the_accumulators_that_it_needs(make_trace, tiny_machine):
+    """Heads of two tiles, a longer lookahead, a slow sampler: head 2's exponentials wait for head 0's sampling."""
     machine = tiny_machine(**ROOMY | {"lookahead_tiles": 8})
-    order = requests(make_trace("prop", n_k=(64,), kv_heads=4), machine)
-    v, k = places(order, "v"), places(order, "k")
+    trace = make_trace("prop", n_k=(64,), kv_heads=4)
+    heads, stages = trace.items["kv_head"], trace.items["stage"]
+    spans = simulate(trace, machine, spans=True).spans
     for head in (2, 3):
-        assert max(v[head - 2, tile] for tile in (0, 1)) < k[head, 0]
+        sampled = max(s.end_fs for s in spans if s.unit == "sampler" and heads[s.row] == head - 2)
+        assert min(s.start_fs for s in spans if s.unit == "softmax" and heads[s.row] == head and stages[s.row] == "score") >= sampled
+        normalised = max(s.end_fs for s in spans if s.unit == "normalize" and heads[s.row] == head - 2)
+        assert min(s.start_fs for s in spans if s.unit == "accumulate" and heads[s.row] == head) >= normalised
 
 
 def test_spilled_stash_is_written_before_it_is_read_and_read_before_its_rows(make_trace, tiny_machine):
