@@ -35,33 +35,34 @@ KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
     READ_SLOTS, WRITE_SLOTS, BANK_SLOTS, UNIFIED, BANKS_PER_QUEUE, QUEUES, DUAL, CLOSED, HIT_CAP, DRAIN_ABOVE,
     WRITE_HIGH, WRITE_LOW, REFRESH, REFRESH_INTERVAL, READ_DELAY, WRITE_DELAY, FAW, AW32, SHARED_BUS,
     BURST_SHIFT,
-    CHANNEL_AT, CHANNEL_SIZE, BANK_AT, GROUP_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS, PORT_AT, PORT_SIZE,
+    CHANNEL_AT, CHANNEL_SIZE, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS, PORT_AT, PORT_SIZE,
     # --- header: state
     CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, FREED, WAITING_READS, WAITING_WRITES, LAST_DONE, LAST_WRITE,
     # --- header: counters
     N_ACT, N_PRE, N_RD, N_WR, N_RD_HIT, N_WR_HIT, N_REF, N_REFB, N_REFRESH_PRE, N_FORWARDED, N_MERGED, N_COALESCED,
     N_DONE_READS, N_DONE_WRITES, QUEUED_CLOCKS, LATENCY_CLOCKS, N_TICKS,
     RULES,
-) = range(66)  # fmt: skip
+) = range(67)  # fmt: skip
 HEADER = RULES + len(COMMANDS) * N_TARGETS * N_RELATIONS
-GROUP_TARGETS = HEADER  # per command: bits of the targets that it holds back outside its own bank
+BEYOND = HEADER  # per command: bits of the targets that it holds back outside its own bank
 HEADER_SIZE = HEADER + len(COMMANDS)
 
 # --- one per bank
 (ROW, HITS, HEAD, TAIL, HEAD_W, TAIL_W, WAITING, WAITING_W, WRITES, WANT, COLUMN_NODE, WRITE_NODE, ROW_NODE, OWNER, OWNED, BLOCKED,
  GROUP, RANK, INDEX, CHANNEL, READY) = range(21)  # fmt: skip
 BANK_SIZE = READY + N_TARGETS
-# --- one per bank group: READY times only
-GROUP_SIZE = N_TARGETS
 # --- one per rank
-OPEN_BANKS, ACTIVE_SINCE, ACTIVE_CLOCKS, ACT_ALLOWED, FAW_POS, FAW_RING = range(6)
+OPEN_BANKS, ACTIVE_SINCE, ACTIVE_CLOCKS, FAW_POS, FAW_RING = range(5)
 AW32_POS = FAW_RING + 4
 AW32_RING = AW32_POS + 1
 RANK_SIZE = AW32_RING + 32
 # --- one per channel (or pseudo-channel)
 (NEXT, SOON, REFRESH_DUE, REFRESH_PENDING, REFRESH_POS, REFRESHING, REFRESH_NEXT, TURN, DRAINING, QUEUED, DIRTY,
- READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0, BANK_NEXT) = range(23)  # fmt: skip
-# BANK_NEXT: BANKS entries, then READ_SLOTS and WRITE_SLOTS entries of the transaction queues
+ READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0, DUE) = range(23)  # fmt: skip
+DUE_TARGETS = 4  # read, write, activate, precharge: what a bank can want
+# DUE: DUE_TARGETS x BANKS first clocks at which a bank can issue what it wants (NEVER for what it doesn't want); then
+# N_TARGETS x BANKS first clocks as far as commands of other banks have a say; then READ_SLOTS and WRITE_SLOTS entries of
+# the transaction queues (at QUEUE_AT of the channel).
 # --- one per queued transaction
 LINK, N_ROW, N_BURST, N_ADDRESS, N_WRITE, N_BANK, N_UID, N_STAMP, N_CHAIN, N_ACCEPTED = range(10)
 NODE_SIZE = 10
@@ -81,7 +82,7 @@ def power_of_two_at_least(n: int) -> int:
 
 def channel_size(banks: int, read_slots: int, write_slots: int) -> int:
     """Length of one channel's record."""
-    return BANK_NEXT + banks + read_slots + write_slots
+    return DUE + (DUE_TARGETS + N_TARGETS) * banks + read_slots + write_slots
 
 
 def port_size(lookahead: int, outstanding: int) -> int:
@@ -108,17 +109,15 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     at = {}
     for field, size in (
         (CHANNEL_AT, channels * c_size), (BANK_AT, channels * banks * BANK_SIZE),
-        (GROUP_AT, channels * groups * GROUP_SIZE), (RANK_AT, channels * ranks * RANK_SIZE),
+        (SPREAD_AT, len(COMMANDS) * groups * N_TARGETS * banks), (RANK_AT, channels * ranks * RANK_SIZE),
         (NODE_AT, nodes * NODE_SIZE), (HASH_AT, buckets), (PORT_AT, len(ports) * p_size),
     ):  # fmt: skip
         at[field], place = place, place + size
     s = np.zeros(place, np.int64)
-    for field, value in (settings | at | {CHANNEL_SIZE: c_size, HASH_MASK: buckets - 1, PORTS: len(ports), PORT_SIZE: p_size}).items():
+    for field, value in (settings | at | {CHANNEL_SIZE: c_size, QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS) * banks, HASH_MASK: buckets - 1, PORTS: len(ports), PORT_SIZE: p_size}).items():
         s[field] = value
     s[RULES : RULES + rules.size] = rules.ravel()
-    for command in range(len(COMMANDS)):
-        beyond = (rules[command, :, SAME_GROUP:] > NO_RULE).any(axis=1)
-        s[GROUP_TARGETS + command] = sum(1 << target for target in range(N_TARGETS) if beyond[target])
+    _init_spread(s, rules)
     s[LAST_DONE] = s[LAST_WRITE] = -1
     _init_channels(s)
     s[at[HASH_AT] : at[HASH_AT] + buckets] = -1
@@ -134,6 +133,23 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     return s
 
 
+def _init_spread(s: np.ndarray, rules: np.ndarray) -> None:
+    """For each command and bank group that it may go to: how long each bank of the channel waits, by target."""
+    groups, banks = int(s[GROUPS]), int(s[BANKS])
+    group = np.arange(banks) // s[BANKS_PER_GROUP]
+    rank = np.arange(banks) // s[BANKS_PER_RANK]
+    spread = np.full((len(COMMANDS), groups, N_TARGETS, banks), NO_RULE, np.int64)
+    for own in range(groups):
+        relation = np.where(group == own, SAME_GROUP, np.where(rank == own // s[GROUPS_PER_RANK], SAME_RANK, OTHER_RANK))
+        spread[:, own] = rules[:, :, relation]
+    s[s[SPREAD_AT] : s[SPREAD_AT] + spread.size] = spread.ravel()
+    for command in range(len(COMMANDS)):
+        targets = [k for k in range(N_TARGETS) if (spread[command, :, k] > NO_RULE).any()]
+        if s[REFRESH] != REFRESH_BANK:
+            targets = [k for k in targets if k != T_REFB]
+        s[BEYOND + command] = sum(1 << k for k in targets)
+
+
 def _init_channels(s: np.ndarray) -> None:
     for i in range(int(s[CHANNELS])):
         c = s[CHANNEL_AT] + i * s[CHANNEL_SIZE]
@@ -143,13 +159,13 @@ def _init_channels(s: np.ndarray) -> None:
         s[c + NEXT] = s[c + REFRESH_DUE]
         s[c + BUS_ROW] = s[c + BUS_COLUMN] = -1
         s[c + BANK0] = s[BANK_AT] + i * s[BANKS] * BANK_SIZE
-        s[c + BANK_NEXT : c + BANK_NEXT + s[BANKS]] = NEVER
+        s[c + DUE : c + DUE + DUE_TARGETS * s[BANKS]] = NEVER
         for j in range(int(s[BANKS])):
             b = s[c + BANK0] + j * BANK_SIZE
             s[b + ROW] = s[b + HEAD] = s[b + TAIL] = s[b + HEAD_W] = s[b + TAIL_W] = -1
             s[b + COLUMN_NODE] = s[b + WRITE_NODE] = s[b + ROW_NODE] = -1
             s[b + OWNER] = s[c + BANK0] + (j // s[BANKS_PER_QUEUE]) * s[BANKS_PER_QUEUE] * BANK_SIZE
-            s[b + GROUP] = s[GROUP_AT] + (i * s[GROUPS] + j // s[BANKS_PER_GROUP]) * GROUP_SIZE
+            s[b + GROUP] = j // s[BANKS_PER_GROUP]
             s[b + RANK] = s[RANK_AT] + (i * s[RANKS] + j // s[BANKS_PER_RANK]) * RANK_SIZE
             s[b + INDEX], s[b + CHANNEL] = j, c
         for j in range(int(s[RANKS])):

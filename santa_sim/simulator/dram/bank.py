@@ -1,0 +1,361 @@
+"""One bank's part of the compiled model: what it wants next, what each command does to it and to the others.
+
+Everything acts on the state vector `s` (see `layout`) and the request ring `r`, both bare pointers; time is in memory
+clocks. For each bank and each command that it wants, `s` holds the first clock at which every gate is open (`DUE`).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from . import layout as L
+
+
+@njit(cache=True)
+def renew(s, c, b):
+    """Recompute when bank `b` can issue what it wants now: one clock per target, NEVER for what it doesn't want."""
+    banks = s[L.BANKS]
+    due = c + L.DUE + s[b + L.INDEX]
+    shared = due + L.DUE_TARGETS * banks
+    want = s[b + L.WANT] * (1 - s[b + L.BLOCKED])
+    for k in range(L.DUE_TARGETS):
+        t = L.NEVER
+        if want >> k & 1:
+            t = max(s[b + L.READY + k], s[shared + k * banks])
+            s[c + L.SOON] = min(s[c + L.SOON], t)
+        s[due + k * banks] = t
+
+
+@njit(cache=True)
+def soonest(s, c):
+    """Find the first clock at which some bank of the channel is due."""
+    soon = L.NEVER
+    for x in range(c + L.DUE, c + L.DUE + L.DUE_TARGETS * s[L.BANKS]):
+        soon = min(soon, s[x])
+    s[c + L.SOON] = soon
+
+
+@njit(cache=True)
+def is_due(s, c, i, clk):
+    """Whether bank number `i` can issue something now."""
+    banks = s[L.BANKS]
+    due = c + L.DUE + i
+    first = min(min(s[due], s[due + banks]), min(s[due + 2 * banks], s[due + 3 * banks]))
+    return first <= clk
+
+
+@njit(cache=True)
+def choose(s, b):
+    """Decide what bank `b` wants next from its queued transactions and its open row."""
+    textbook = s[L.POLICY] == L.TEXTBOOK
+    head = s[b + L.HEAD]
+    if textbook and s[s[b + L.CHANNEL] + L.WRITE_MODE] != 0:
+        head = s[b + L.HEAD_W]
+    s[b + L.WANT] = 0
+    if head < 0:
+        return
+    s[b + L.ROW_NODE] = head
+    row = s[b + L.ROW]
+    if row < 0:
+        s[b + L.WANT] = L.W_ACT
+        return
+    read = write = -1
+    n = head
+    while n >= 0:
+        if s[n + L.N_ROW] == row:
+            if s[n + L.N_WRITE] == 0:
+                if read < 0:
+                    read = n
+            elif write < 0:
+                # a write waits for the reads of its own burst queued before it
+                m = s[b + L.HEAD_W] if textbook else head
+                while m != n and (s[m + L.N_WRITE] != 0 or s[m + L.N_BURST] != s[n + L.N_BURST]):
+                    m = s[m + L.LINK]
+                if m == n:
+                    write = n
+            if textbook or (read >= 0 and (write >= 0 or s[b + L.WRITES] == 0)):
+                break
+        n = s[n + L.LINK]
+    want = 0
+    if s[head + L.N_ROW] != row:
+        capped = s[b + L.HITS] >= s[L.HIT_CAP]
+        if capped or (read < 0 and write < 0):
+            want = L.W_PRE
+        if capped and textbook:
+            read = write = -1
+    if read >= 0:
+        want |= L.W_RD
+        s[b + L.COLUMN_NODE] = read
+    if write >= 0:
+        want |= L.W_WR
+        s[b + L.WRITE_NODE] = write
+    s[b + L.WANT] = want
+
+
+@njit(cache=True)
+def hold_back(s, c, b, command, clk):
+    """Apply the constraints that `command` on bank `b` puts on later commands of its channel."""
+    rule = L.RULES + command * (L.N_TARGETS * L.N_RELATIONS)
+    for k in range(L.N_TARGETS):
+        t = clk + s[rule + k * L.N_RELATIONS + L.SAME_BANK]
+        if t > s[b + L.READY + k]:
+            s[b + L.READY + k] = t
+    beyond = s[L.BEYOND + command]
+    if beyond == 0:
+        return
+    banks = s[L.BANKS]
+    spread = s[L.SPREAD_AT] + (command * s[L.GROUPS] + s[b + L.GROUP]) * L.N_TARGETS * banks
+    for k in range(L.N_TARGETS):
+        if beyond >> k & 1:
+            wait = spread + k * banks
+            shared = c + L.DUE + (L.DUE_TARGETS + k) * banks
+            due = c + L.DUE + min(k, L.DUE_TARGETS - 1) * banks
+            for i in range(banks):
+                s[shared + i] = max(s[shared + i], clk + s[wait + i])
+            if k < L.DUE_TARGETS:
+                for i in range(banks):
+                    s[due + i] = max(s[due + i], s[shared + i])
+
+
+@njit(cache=True)
+def hold_back_each(s, c, rank, bank, command, clk):
+    """The same for a refresh: bank by bank over one rank (`bank` -1: an all-bank refresh, every bank is 'the same')."""
+    rule = L.RULES + command * (L.N_TARGETS * L.N_RELATIONS)
+    per_group = s[L.BANKS_PER_GROUP]
+    for i in range(rank * s[L.BANKS_PER_RANK], (rank + 1) * s[L.BANKS_PER_RANK]):
+        relation = L.SAME_BANK
+        if bank >= 0 and i != bank:
+            relation = L.SAME_GROUP if i // per_group == bank // per_group else L.SAME_RANK
+        b = s[c + L.BANK0] + i * L.BANK_SIZE
+        for k in range(L.N_TARGETS):
+            t = clk + s[rule + k * L.N_RELATIONS + relation]
+            if t > s[b + L.READY + k]:
+                s[b + L.READY + k] = t
+
+
+@njit(cache=True)
+def _close(s, b, clk):
+    """Bank `b` loses its open row; the rank goes idle with its last one."""
+    s[b + L.ROW] = -1
+    s[b + L.HITS] = 0
+    rank = s[b + L.RANK]
+    s[rank + L.OPEN_BANKS] -= 1
+    if s[rank + L.OPEN_BANKS] == 0:
+        s[rank + L.ACTIVE_CLOCKS] += clk - s[rank + L.ACTIVE_SINCE]
+
+
+@njit(cache=True)
+def _activate(s, c, b, clk):
+    """Open the row of the bank's oldest transaction; remember the activate for the windows of four and thirty-two."""
+    s[b + L.ROW] = s[s[b + L.ROW_NODE] + L.N_ROW]
+    rank = s[b + L.RANK]
+    if s[rank + L.OPEN_BANKS] == 0:
+        s[rank + L.ACTIVE_SINCE] = clk
+    s[rank + L.OPEN_BANKS] += 1
+    pos = s[rank + L.FAW_POS]
+    s[rank + L.FAW_RING + pos] = clk
+    pos = (pos + 1) & 3
+    s[rank + L.FAW_POS] = pos
+    allowed = s[rank + L.FAW_RING + pos] + s[L.FAW]
+    if s[L.AW32] > 0:
+        pos = s[rank + L.AW32_POS]
+        s[rank + L.AW32_RING + pos] = clk
+        pos = (pos + 1) & 31
+        s[rank + L.AW32_POS] = pos
+        allowed = max(allowed, s[rank + L.AW32_RING + pos] + s[L.AW32])
+    s[L.N_ACT] += 1
+    hold_back(s, c, b, L.ACT, clk)
+    first = s[b + L.INDEX] // s[L.BANKS_PER_RANK] * s[L.BANKS_PER_RANK]
+    due = c + L.DUE + L.T_ACT * s[L.BANKS]
+    for x in range(due + first, due + first + s[L.BANKS_PER_RANK]):
+        s[x] = max(s[x], allowed)
+        s[x + L.DUE_TARGETS * s[L.BANKS]] = max(s[x + L.DUE_TARGETS * s[L.BANKS]], allowed)
+
+
+@njit(cache=True)
+def precharge(s, c, b, clk):
+    s[L.N_PRE] += 1
+    _close(s, b, clk)
+    hold_back(s, c, b, L.PRE, clk)
+
+
+@njit(cache=True)
+def bucket(s, address, write):
+    """Where the chain of pending transactions with this address starts."""
+    h = address * 2 + write
+    return s[L.HASH_AT] + ((h ^ (h >> 7) ^ (h >> 17)) & s[L.HASH_MASK])
+
+
+@njit(cache=True)
+def find(s, address, write):
+    """The pending transaction of this address and direction, or -1."""
+    n = s[bucket(s, address, write)]
+    while n >= 0 and (s[n + L.N_ADDRESS] != address or s[n + L.N_WRITE] != write):
+        n = s[n + L.N_CHAIN]
+    return n
+
+
+@njit(cache=True)
+def _forget(s, n):
+    """Take a transaction out of the table of pending ones."""
+    at = bucket(s, s[n + L.N_ADDRESS], s[n + L.N_WRITE])
+    while s[at] != n:
+        at = s[at] + L.N_CHAIN
+    s[at] = s[n + L.N_CHAIN]
+
+
+@njit(cache=True)
+def slot(r, uid, capacity):
+    """Offset of a request in the ring."""
+    return ((uid & 255) * capacity + ((uid >> 8) & (capacity - 1))) * L.REQUEST_SIZE
+
+
+@njit(cache=True)
+def complete(s, port, done, slow):
+    """Account for one request that completes at clock `done`; `slow` tells reads from memory from posted ones."""
+    s[L.LAST_DONE] = max(s[L.LAST_DONE], done)
+    limit = s[port + L.OUTSTANDING]
+    if limit > 0:
+        mask = s[port + L.RING_MASK]
+        ring = port + L.WINDOW_AT + 2 * (s[port + L.WINDOW_MASK] + 1)
+        if slow:
+            s[ring + ((s[port + L.SLOW_HEAD] + s[port + L.SLOW_COUNT]) & mask)] = done
+            s[port + L.SLOW_COUNT] += 1
+        else:
+            s[ring + mask + 1 + ((s[port + L.FAST_HEAD] + s[port + L.FAST_COUNT]) & mask)] = done
+            s[port + L.FAST_COUNT] += 1
+        s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], done)
+
+
+@njit(cache=True)
+def _unlink(s, b, n, head_field):
+    """Take transaction `n` out of its bank's list."""
+    before = s[b + head_field]
+    if before == n:
+        s[b + head_field] = s[n + L.LINK]
+        if s[n + L.LINK] < 0:
+            s[b + head_field + 1] = -1
+        return
+    while s[before + L.LINK] != n:
+        before = s[before + L.LINK]
+    s[before + L.LINK] = s[n + L.LINK]
+    if s[n + L.LINK] < 0:
+        s[b + head_field + 1] = before
+
+
+@njit(cache=True)
+def _column(s, r, capacity, c, b, n, clk):
+    """Issue the read or write `n` to bank `b`, with auto-precharge where the page policy wants it."""
+    textbook = s[L.POLICY] == L.TEXTBOOK
+    write = s[n + L.N_WRITE]
+    row = s[b + L.ROW]
+    _unlink(s, b, n, L.HEAD_W if textbook and write else L.HEAD)
+    s[b + L.WRITES] -= write
+    owner = s[b + L.OWNER]
+    s[owner + L.OWNED] -= 1
+    s[c + L.QUEUED] -= 1
+    _forget(s, n)
+    hit = s[b + L.HITS] != 0
+    if write:
+        s[L.N_WR] += 1
+        s[L.N_WR_HIT] += hit
+        s[L.WAITING_WRITES] -= 1
+        s[L.LAST_WRITE] = max(s[L.LAST_WRITE], clk + s[L.WRITE_DELAY])
+    else:
+        s[L.N_RD] += 1
+        s[L.N_RD_HIT] += hit
+        done = clk + s[L.READ_DELAY]
+        uid = s[n + L.N_UID]
+        while uid >= 0:
+            q = slot(r, uid, capacity)
+            r[q + L.R_DONE] = done
+            s[L.WAITING_READS] -= 1
+            s[L.N_DONE_READS] += 1
+            s[L.LATENCY_CLOCKS] += done - r[q + L.R_READY]
+            complete(s, s[L.PORT_AT] + (uid & 255) * s[L.PORT_SIZE], done, True)
+            uid = r[q + L.R_MERGED]
+    s[L.QUEUED_CLOCKS] += clk - s[n + L.N_ACCEPTED]
+    shut = s[L.CLOSED] != 0
+    if textbook:
+        s[c + (L.WRITES_HELD if write else L.READS)] -= 1
+        s[L.FREED] = 1
+        s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
+        for head in (s[b + L.HEAD], s[b + L.HEAD_W]):
+            m = head
+            while shut and m >= 0:
+                shut = s[m + L.N_ROW] != row
+                m = s[m + L.LINK]
+    else:
+        if s[owner + L.OWNED] == s[L.BANK_SLOTS] - 1:
+            s[c + L.MOVABLE] += s[owner + L.WAITING]
+            s[c + L.MOVABLE_W] += s[owner + L.WAITING_W]
+            s[c + L.READ_FROM] = s[c + L.WRITE_FROM] = 0
+        if s[c + L.MOVABLE] + s[c + L.WRITES_HELD] > 0:
+            s[c + L.DIRTY] = 1
+    if shut:
+        _close(s, b, clk)
+    else:
+        s[b + L.HITS] += 1
+    hold_back(s, c, b, (L.WRA if shut else L.WR) if write else (L.RDA if shut else L.RD), clk)
+    s[n + L.LINK] = s[L.FREE_NODE]
+    s[L.FREE_NODE] = n
+
+
+@njit(cache=True)
+def serve(s, r, capacity, c, b, clk):
+    """Issue the first ready command of bank `b` in its queue's order; returns its kind."""
+    banks = s[L.BANKS]
+    due = c + L.DUE + s[b + L.INDEX]
+    kind = L.KIND_ROW
+    if s[due + L.T_ACT * banks] <= clk:
+        _activate(s, c, b, clk)
+    elif s[due + L.T_PRE * banks] <= clk:
+        precharge(s, c, b, clk)
+    else:
+        n = -1
+        if s[due + L.T_RD * banks] <= clk:
+            n = s[b + L.COLUMN_NODE]
+        if s[due + L.T_WR * banks] <= clk:
+            w = s[b + L.WRITE_NODE]
+            if n < 0 or s[w + L.N_STAMP] < s[n + L.N_STAMP]:
+                n = w
+        _column(s, r, capacity, c, b, n, clk)
+        kind = L.KIND_COLUMN
+    choose(s, b)
+    renew(s, c, b)
+    soonest(s, c)
+    return kind
+
+
+@njit(cache=True)
+def first_stamp(s, c, b, clk):
+    """Arrival stamp of the transaction that `serve` would act for."""
+    banks = s[L.BANKS]
+    due = c + L.DUE + s[b + L.INDEX]
+    if s[due + L.T_ACT * banks] <= clk or s[due + L.T_PRE * banks] <= clk:
+        return s[s[b + L.ROW_NODE] + L.N_STAMP]
+    stamp = L.NEVER
+    if s[due + L.T_RD * banks] <= clk:
+        stamp = s[s[b + L.COLUMN_NODE] + L.N_STAMP]
+    if s[due + L.T_WR * banks] <= clk:
+        stamp = min(stamp, s[s[b + L.WRITE_NODE] + L.N_STAMP])
+    return stamp
+
+
+@njit(cache=True)
+def append(s, b, n, head_field):
+    """Put transaction `n` at the end of its bank's list."""
+    s[n + L.LINK] = -1
+    if s[b + head_field] < 0:
+        s[b + head_field] = n
+    else:
+        s[s[b + head_field + 1] + L.LINK] = n
+    s[b + head_field + 1] = n
+    s[b + L.WRITES] += s[n + L.N_WRITE]
+    s[s[b + L.OWNER] + L.OWNED] += 1
+    c = s[b + L.CHANNEL]
+    s[c + L.QUEUED] += 1
+    s[n + L.N_STAMP] = s[c + L.STAMP]
+    s[c + L.STAMP] += 1
+    choose(s, b)
+    renew(s, c, b)
