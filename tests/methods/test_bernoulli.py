@@ -129,3 +129,25 @@ def test_stratified_draws_vary_less():
     np.testing.assert_allclose(few.var(axis=0), fraction * (1 - fraction), rtol=0.1, atol=1e-12)
     np.testing.assert_allclose(many.mean(axis=0), B * a, rtol=0.05)
     np.testing.assert_allclose(few.mean(axis=0), B * a, rtol=0.05)
+
+
+@pytest.mark.parametrize("name, published", [("monte-carlo", 0.60), ("stratified", 0.30)])
+def test_error_of_the_scores(name, published):
+    """L2 error at B = 4, d = 128 and 1,024 keys, 40 instances, against each feature's variance and the published figure.
+
+    Appendix C.1 of arXiv:2605.01910 says "approximately 60 %" and "30 %"; with norm = max |q| it is 0.55 and 0.30.
+    """
+    d, n, B = 128, 1024, 4
+    rng = np.random.default_rng(14)
+    errors, variances = [], []
+    for _ in range(40):
+        q, k = rng.normal(0, 1, (1, d)).astype(np.float32), (rng.normal(0, 1, (n, d)) / d**0.5).astype(np.float32)
+        scores = score(k, q, 1, B, KINDS[name], rng.random((1, d if name == "stratified" else B * d)), tile=256)[0][0]
+        exact = k @ q[0]
+        errors.append(np.linalg.norm(scores - exact) / np.linalg.norm(exact))
+        a = np.abs(q[0].astype(np.float64))
+        norm, f = a.max(), B * a / a.max() % 1
+        of_feature = (norm / B) ** 2 * f * (1 - f) if name == "stratified" else a * (norm - a) / B
+        variances.append(of_feature.sum() / (a**2).sum())
+    assert np.mean(errors) == pytest.approx(np.mean(variances) ** 0.5, rel=0.03)
+    assert np.mean(errors) == pytest.approx(published, abs=0.06)
