@@ -78,11 +78,8 @@ def test_formats():
 # ---- the value stage, through attention() ---------------------------------------------------------------------------------
 
 
-def decode(precision, d=90, n=90, H=2, scale=3.0, seed=1):
-    """One head's draws show in the first of two KV heads: identity values there, random ones in the second.
-
-    Both KV heads have the same keys, so that equal queries give equal scores.
-    """
+def decode(d=90, n=90, H=2, scale=3.0, seed=1):
+    """q [H, d], and k, v [n, 2, d] in which both KV heads have the same keys."""
     rng = np.random.default_rng(seed)
     q = np.repeat(rng.normal(0, 1, (1, d)), H, axis=0).astype(np.float32)
     k = np.repeat(rng.normal(0, 1, (n, 1, d)), 2, axis=1).astype(np.float32)
@@ -99,7 +96,7 @@ def drawn_rows(trace, kv_head):
 @pytest.mark.parametrize("S", [64, 100])
 def test_sampled_outputs_equal_python_integers(precision, S, method):
     """The counts come from a run on identity values with the same scores and seed, the sums from Python integers."""
-    q, k, v = decode(precision)
+    q, k, v = decode()
     n, _, d = v.shape
     identity = np.repeat(np.eye(n, d, dtype=np.float32)[:, None], 2, axis=1)
     shown, _ = santa_sim.attention(q, k, identity, method, S=S, precision=precision, tile=16, seed=5, value_format=f"Q1.{BITS[precision] - 2}")
@@ -119,7 +116,7 @@ def test_sampled_outputs_equal_python_integers(precision, S, method):
 
 
 def test_values_that_do_not_fit_their_format_are_reported():
-    q, k, v = decode("int8")
+    q, k, v = decode()
     v[3, 1, 2], v[4, 0, 0] = 100.0, -100.0
     output, trace = santa_sim.attention(q, k, v, "s2anta-sys", S=16, precision="int8", value_format="Q4.3")
     beyond = int(((np.rint(v.astype(np.float64) * 8) > 127) | (np.rint(v.astype(np.float64) * 8) < -128)).sum())
