@@ -18,30 +18,29 @@ def renew(s, c, b):
     due = c + L.DUE + s[b + L.INDEX]
     shared = due + L.DUE_TARGETS * banks
     want = s[b + L.WANT] * (1 - s[b + L.BLOCKED])
+    first = L.NEVER
     for k in range(L.DUE_TARGETS):
         t = L.NEVER
         if want >> k & 1:
             t = max(s[b + L.READY + k], s[shared + k * banks])
-            s[c + L.SOON] = min(s[c + L.SOON], t)
+            first = min(first, t)
         s[due + k * banks] = t
+    s[due + (L.DUE_TARGETS + L.N_TARGETS) * banks] = first
+    s[c + L.SOON] = min(s[c + L.SOON], first)
 
 
 @njit(cache=True)
 def soonest(s, c):
-    """Find the first clock at which some bank of the channel is due."""
-    soon = L.NEVER
-    for x in range(c + L.DUE, c + L.DUE + L.DUE_TARGETS * s[L.BANKS]):
-        soon = min(soon, s[x])
-    s[c + L.SOON] = soon
-
-
-@njit(cache=True)
-def is_due(s, c, i, clk):
-    """Whether bank number `i` can issue something now."""
+    """Find each bank's first clock, and the channel's."""
     banks = s[L.BANKS]
-    due = c + L.DUE + i
-    first = min(min(s[due], s[due + banks]), min(s[due + 2 * banks], s[due + 3 * banks]))
-    return first <= clk
+    at = c + L.DUE
+    first = at + (L.DUE_TARGETS + L.N_TARGETS) * banks
+    soon = L.NEVER
+    for i in range(banks):
+        t = min(min(s[at + i], s[at + banks + i]), min(s[at + 2 * banks + i], s[at + 3 * banks + i]))
+        s[first + i] = t
+        soon = min(soon, t)
+    s[c + L.SOON] = soon
 
 
 @njit(cache=True)

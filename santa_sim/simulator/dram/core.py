@@ -29,7 +29,7 @@ def _has_room(s, c, write):
 def _accept(s, r, q, uid, port, clk):
     """Take one request into its channel (which has room): forward, merge, coalesce or queue it."""
     c, address, write = r[q + L.R_CHANNEL], r[q + L.R_ADDRESS], r[q + L.R_WRITE]
-    posted = find(s, address, 1)
+    posted = find(s, address, 1) if s[L.WAITING_WRITES] > 0 else -1
     if write != 0 or posted >= 0:
         done = clk + 2
         r[q + L.R_DONE] = done

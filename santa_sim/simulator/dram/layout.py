@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+LINE = 8  # values per cache line
 NEVER = 1 << 60  # a time that doesn't come
 NO_RULE = -(1 << 40)  # a constraint that isn't there
 
@@ -35,14 +36,14 @@ KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
     READ_SLOTS, WRITE_SLOTS, BANK_SLOTS, UNIFIED, BANKS_PER_QUEUE, QUEUES, DUAL, CLOSED, HIT_CAP, DRAIN_ABOVE,
     WRITE_HIGH, WRITE_LOW, REFRESH, REFRESH_INTERVAL, READ_DELAY, WRITE_DELAY, FAW, AW32, SHARED_BUS,
     BURST_SHIFT,
-    CHANNEL_AT, CHANNEL_SIZE, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS, PORT_AT, PORT_SIZE,
+    CHANNEL_AT, CHANNEL_SIZE, FIRST_AT, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS, PORT_AT, PORT_SIZE,
     # --- header: state
     CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, FREED, WAITING_READS, WAITING_WRITES, LAST_DONE, LAST_WRITE,
     # --- header: counters
     N_ACT, N_PRE, N_RD, N_WR, N_RD_HIT, N_WR_HIT, N_REF, N_REFB, N_REFRESH_PRE, N_FORWARDED, N_MERGED, N_COALESCED,
     N_DONE_READS, N_DONE_WRITES, QUEUED_CLOCKS, LATENCY_CLOCKS, N_TICKS,
     RULES,
-) = range(67)  # fmt: skip
+) = range(68)  # fmt: skip
 HEADER = RULES + len(COMMANDS) * N_TARGETS * N_RELATIONS
 BEYOND = HEADER  # per command: bits of the targets that it holds back outside its own bank
 HEADER_SIZE = HEADER + len(COMMANDS)
@@ -58,11 +59,12 @@ AW32_RING = AW32_POS + 1
 RANK_SIZE = AW32_RING + 32
 # --- one per channel (or pseudo-channel)
 (NEXT, SOON, REFRESH_DUE, REFRESH_PENDING, REFRESH_POS, REFRESHING, REFRESH_NEXT, TURN, DRAINING, QUEUED, DIRTY,
- READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0, DUE) = range(23)  # fmt: skip
+ READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, BANK0) = range(22)  # fmt: skip
+DUE = 24
 DUE_TARGETS = 4  # read, write, activate, precharge: what a bank can want
 # DUE: DUE_TARGETS x BANKS first clocks at which a bank can issue what it wants (NEVER for what it doesn't want); then
-# N_TARGETS x BANKS first clocks as far as commands of other banks have a say; then READ_SLOTS and WRITE_SLOTS entries of
-# the transaction queues (at QUEUE_AT of the channel).
+# N_TARGETS x BANKS first clocks as far as commands of other banks have a say; BANKS first clocks of any command (at
+# FIRST_AT of the channel); READ_SLOTS and WRITE_SLOTS entries of the transaction queues (at QUEUE_AT).
 # --- one per queued transaction
 LINK, N_ROW, N_BURST, N_ADDRESS, N_WRITE, N_BANK, N_UID, N_STAMP, N_CHAIN, N_ACCEPTED = range(10)
 NODE_SIZE = 10
@@ -80,9 +82,14 @@ def power_of_two_at_least(n: int) -> int:
     return 1 << max(0, int(n) - 1).bit_length()
 
 
+def _whole_lines(n: int) -> int:
+    """`n` rounded up to whole cache lines of eight values, on which vector instructions work best."""
+    return -(-n // LINE) * LINE
+
+
 def channel_size(banks: int, read_slots: int, write_slots: int) -> int:
     """Length of one channel's record."""
-    return DUE + (DUE_TARGETS + N_TARGETS) * banks + read_slots + write_slots
+    return _whole_lines(DUE + (DUE_TARGETS + N_TARGETS + 1) * banks + read_slots + write_slots)
 
 
 def port_size(lookahead: int, outstanding: int) -> int:
@@ -105,16 +112,17 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     c_size = channel_size(banks, get(READ_SLOTS), get(WRITE_SLOTS))
     p_size = max(port_size(lookahead, outstanding) for lookahead, _, outstanding in ports)
     buckets = power_of_two_at_least(4 * nodes)
-    place = HEADER_SIZE
+    place = _whole_lines(HEADER_SIZE)
     at = {}
     for field, size in (
         (CHANNEL_AT, channels * c_size), (BANK_AT, channels * banks * BANK_SIZE),
         (SPREAD_AT, len(COMMANDS) * groups * N_TARGETS * banks), (RANK_AT, channels * ranks * RANK_SIZE),
         (NODE_AT, nodes * NODE_SIZE), (HASH_AT, buckets), (PORT_AT, len(ports) * p_size),
     ):  # fmt: skip
-        at[field], place = place, place + size
-    s = np.zeros(place, np.int64)
-    for field, value in (settings | at | {CHANNEL_SIZE: c_size, QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS) * banks, HASH_MASK: buckets - 1, PORTS: len(ports), PORT_SIZE: p_size}).items():
+        at[field], place = place, place + _whole_lines(size)
+    s = _aligned(place)
+    for field, value in (settings | at | {CHANNEL_SIZE: c_size, FIRST_AT: DUE + (DUE_TARGETS + N_TARGETS) * banks,
+        QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS + 1) * banks, HASH_MASK: buckets - 1, PORTS: len(ports), PORT_SIZE: p_size}).items():
         s[field] = value
     s[RULES : RULES + rules.size] = rules.ravel()
     _init_spread(s, rules)
@@ -131,6 +139,13 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
         s[p + WINDOW_MASK] = power_of_two_at_least(lookahead) - 1
         s[p + RING_MASK] = power_of_two_at_least(outstanding) - 1 if outstanding else 0
     return s
+
+
+def _aligned(n: int) -> np.ndarray:
+    """Zeros that start on a cache line."""
+    s = np.zeros(n + LINE, np.int64)
+    skip = -(s.ctypes.data // s.itemsize) % LINE
+    return s[skip : skip + n]
 
 
 def _init_spread(s: np.ndarray, rules: np.ndarray) -> None:
@@ -160,6 +175,7 @@ def _init_channels(s: np.ndarray) -> None:
         s[c + BUS_ROW] = s[c + BUS_COLUMN] = -1
         s[c + BANK0] = s[BANK_AT] + i * s[BANKS] * BANK_SIZE
         s[c + DUE : c + DUE + DUE_TARGETS * s[BANKS]] = NEVER
+        s[c + s[FIRST_AT] : c + s[FIRST_AT] + s[BANKS]] = NEVER
         for j in range(int(s[BANKS])):
             b = s[c + BANK0] + j * BANK_SIZE
             s[b + ROW] = s[b + HEAD] = s[b + TAIL] = s[b + HEAD_W] = s[b + TAIL_W] = -1

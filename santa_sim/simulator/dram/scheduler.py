@@ -13,7 +13,7 @@ from __future__ import annotations
 from numba import njit
 
 from . import layout as L
-from .bank import append, choose, find, first_stamp, hold_back_each, is_due, precharge, renew, serve, soonest
+from .bank import append, choose, find, first_stamp, hold_back_each, precharge, renew, serve, soonest
 
 
 @njit(cache=True)
@@ -23,19 +23,20 @@ def _pick_round_robin(s, c, clk):
         return -1
     queues = s[L.QUEUES]
     width = s[L.BANKS_PER_QUEUE]
+    first = c + s[L.FIRST_AT]
     turn = s[c + L.TURN]
     for _ in range(queues):
         turn += 1
         if turn == queues:
             turn = 0
         if width == 1:
-            if is_due(s, c, turn, clk):
+            if s[first + turn] <= clk:
                 s[c + L.TURN] = turn
                 return s[c + L.BANK0] + turn * L.BANK_SIZE
         else:
             best, stamp = -1, L.NEVER
             for i in range(turn * width, (turn + 1) * width):
-                if is_due(s, c, i, clk):
+                if s[first + i] <= clk:
                     b = s[c + L.BANK0] + i * L.BANK_SIZE
                     t = first_stamp(s, c, b, clk)
                     if t < stamp:
@@ -52,9 +53,10 @@ def _pick_oldest(s, c, clk, columns, rows):
     if s[c + L.SOON] > clk:
         return -1
     column_bank = row_bank = -1
+    first = c + s[L.FIRST_AT]
     column_stamp = row_stamp = L.NEVER
     for i in range(s[L.BANKS]):
-        if is_due(s, c, i, clk):
+        if s[first + i] <= clk:
             b = s[c + L.BANK0] + i * L.BANK_SIZE
             want = s[b + L.WANT]
             if want & (L.W_ACT | L.W_PRE):
