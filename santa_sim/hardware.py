@@ -87,7 +87,7 @@ class Buffer(Model):
         return self.tiles * self.tile_bytes
 
     def slots(self, nbytes: int) -> int:
-        """Slots that `nbytes` take, at least one. What is larger than the buffer streams through it and holds all of it."""
+        """Slots that `nbytes` take, at least one. What is larger than the buffer streams through all of it."""
         return min(self.tiles, max(1, -(-nbytes // self.tile_bytes)))
 
 
@@ -118,7 +118,7 @@ class Softmax(Model):
 
 
 class Stash(Model):
-    """SRAM for exponentials and partial outputs, in two halves (one group fills, one drains); one read and one write port."""
+    """SRAM for exponentials and partial outputs: two halves (one group fills, one drains), a read and a write port."""
 
     bytes: CountOrZero
     port_bytes_per_cycle: Count
@@ -140,8 +140,8 @@ class Selection(Model):
 class Sampler(Model):
     """Scale, prefix and floor lanes (systematic), random numbers and search comparators (i.i.d., stratified).
 
-    A lane is pipelined: a multiplication, a floor and `adders_per_lane` additions a cycle. `queue_tiles`: tiles that may be
-    read from the stash ahead of their sampling.
+    A lane is pipelined: a multiplication, a floor and `adders_per_lane` additions a cycle. `queue_tiles`: tiles that
+    may be read from the stash ahead of their sampling.
     """
 
     lanes: Count
@@ -154,7 +154,8 @@ class Sampler(Model):
 class Gather(Model):
     """Row addresses per cycle, row requests in flight, and sampled tiles that may wait for their requests.
 
-    With `queue_items` below the machine's `lookahead_tiles`, rows are asked for that much earlier in the order of requests.
+    With `queue_items` below the machine's `lookahead_tiles`, rows are asked for that much earlier in the order of
+    requests.
     """
 
     addresses_per_cycle: Count
@@ -200,8 +201,8 @@ class Hardware(Model):
     ----------
     clock_hz : int  [Hz]
     lookahead_tiles : int
-        Work that waits for results (gathers, spilled stash, write-backs) is put behind so many further tiles of K in the
-        order of memory requests, so that memory doesn't wait for it.
+        Work that waits for results (gathers, spilled stash, write-backs) is put behind so many further tiles of K in
+        the order of memory requests, so that memory doesn't wait for it.
     energy : EnergyTable
         At the machine's node and voltage.
     """
@@ -236,8 +237,8 @@ class Hardware(Model):
         buffer = info.data.get("weights_buffer")
         if buffer is not None and lookahead_tiles > buffer.tiles:
             raise ValueError(
-                f"more than weights_buffer.tiles={buffer.tiles}, and each tile that waits for its rows holds a slot there; "
-                f"write lookahead_tiles: {buffer.tiles}, or a larger buffer"
+                f"more than weights_buffer.tiles={buffer.tiles}, and each tile that waits for its rows holds a slot "
+                f"there; write lookahead_tiles: {buffer.tiles}, or a larger buffer"
             )
         return lookahead_tiles
 
@@ -245,8 +246,8 @@ class Hardware(Model):
 def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
     """Return a machine from a shipped name, a .yaml path, a mapping of the same fields, or a Hardware (returned as is).
 
-    A file or mapping may start from another machine with `base: NAME_OR_PATH` and give only what differs. `energy` is the
-    name or path of an energy table, or its fields; the table is scaled to the machine's `technology`.
+    A file or mapping may start from another machine with `base: NAME_OR_PATH` and give only what differs. `energy` is
+    the name or path of an energy table, or its fields; the table is scaled to the machine's `technology`.
 
     Raises
     ------

@@ -111,7 +111,10 @@ def test_file_that_is_no_mapping(tmp_path):
 
 
 def test_another_node_scales_logic_and_sram_together_and_leaves_dram():
-    here, there = load_hardware("adder_hbm3"), load_hardware({"base": "adder_hbm3", "technology": {"node_nm": 7, "supply_v": 0.7}})
+    here, there = (
+        load_hardware("adder_hbm3"),
+        load_hardware({"base": "adder_hbm3", "technology": {"node_nm": 7, "supply_v": 0.7}}),
+    )
     ratio = there.energy.add_j["fp32"] / here.energy.add_j["fp32"]
     assert 0 < ratio < 0.2
     assert there.energy.sram[0].access_j / here.energy.sram[0].access_j == pytest.approx(ratio)

@@ -35,7 +35,9 @@ def operations(trace: Trace) -> dict[str, dict[str, int]]:
 
 def accesses(trace: Trace) -> dict[str, dict[str, int]]:
     """Logical scalar accesses, as Tables 8 and 10 of arXiv:2605.01910 count them."""
-    return {stage: {name: trace.total(f"{stage}_{name}") for name in ("reads", "writes")} for stage in ("score", "value")}
+    return {
+        stage: {name: trace.total(f"{stage}_{name}") for name in ("reads", "writes")} for stage in ("score", "value")
+    }
 
 
 def traffic(run: Run, burst_bytes: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -46,7 +48,7 @@ def traffic(run: Run, burst_bytes: int) -> tuple[dict[str, int], dict[str, int]]
 
 
 def unique_rows(trace: Trace) -> tuple[float, float, float]:
-    """Unique rows of V per head and per group, and the latter as a share of n_k, averaged over sequences, layers, heads."""
+    """Unique rows of V per head, per group, and per group over n_k: averages over sequences, layers and heads."""
     outputs = trace.items[trace.items["stage"] == "output"]
     columns = ["sequence", "layer", "kv_head", "unique_rows_per_head", "unique_rows_per_group"]
     rows = outputs[columns].groupby(columns[:3], sort=False).sum().reset_index()
@@ -61,9 +63,10 @@ def unique_rows(trace: Trace) -> tuple[float, float, float]:
 def sram_moves(program: Program, run: Run, hardware: Hardware) -> list[tuple[int, int, int]]:
     """(size of an SRAM, bytes written to it, bytes read from it).
 
-    What comes from DRAM is written to its buffer once and read once (a row that several heads or samples share, too: it is
-    broadcast). What goes to DRAM passes the write buffer. Exponentials that wait for their tile's values (4 bytes each) pass
-    the weights buffer; stash and partials on chip are written and read as the trace says. Registers aren't counted.
+    What comes from DRAM is written to its buffer once and read once (a row that several heads or samples share, too:
+    it is broadcast). What goes to DRAM passes the write buffer. Exponentials that wait for their tile's values (4
+    bytes each) pass the weights buffer; stash and partials on chip are written and read as the trace says. Registers
+    aren't counted.
     """
     hw, useful = hardware, run.useful_bytes
     waiting = 0
@@ -85,7 +88,9 @@ def sram_moves(program: Program, run: Run, hardware: Hardware) -> list[tuple[int
     ]
 
 
-def energy(trace: Trace, run: Run, moves: list[tuple[int, int, int]], hardware: Hardware, area_m2: float) -> tuple[dict[str, float], list[str]]:  # fmt: skip
+def energy(
+    trace: Trace, run: Run, moves: list[tuple[int, int, int]], hardware: Hardware, area_m2: float
+) -> tuple[dict[str, float], list[str]]:
     """Energy by part [J], and what was unknown and counts as 0.
 
     Multiplications cost the operand's type, additions the accumulator's; normalisation works on accumulators; softmax,
@@ -140,7 +145,14 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
 
     adder = f"add_{score['accumulator']}"
     value_lane = [f"add_{value['accumulator']}"] + ([f"mult_{value['operand']}"] if hw.accumulate.kind == "mac" else [])
-    sizes = [hw.q_buffer_bytes, hw.k_buffer.bytes, hw.v_buffer.bytes, hw.weights_buffer.bytes, hw.write_buffer.bytes, hw.stash.bytes]
+    sizes = [
+        hw.q_buffer_bytes,
+        hw.k_buffer.bytes,
+        hw.v_buffer.bytes,
+        hw.weights_buffer.bytes,
+        hw.write_buffer.bytes,
+        hw.stash.bytes,
+    ]
     breakdown = {
         "score": hw.score.mac_lanes * sum_of(adder, f"mult_{score['operand']}") + hw.score.adder_lanes * sum_of(adder),
         "softmax": hw.softmax.lanes * sum_of("compare", "exp", "mult_fp32", *hw.softmax.adders_per_lane * ["add_fp32"]),
@@ -151,7 +163,8 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
         + hw.sampler.search_compares_per_cycle * sum_of("compare"),
         "accumulate": hw.accumulate.lanes * sum_of(*value_lane),
         "merge": hw.merge.lanes * sum_of("add_fp32", "mult_fp32", "exp"),
-        "normalize": hw.normalize.lanes * sum_of(f"mult_{value['accumulator']}", *(["shift"] if hw.normalize.shifter else [])),
+        "normalize": hw.normalize.lanes
+        * sum_of(f"mult_{value['accumulator']}", *(["shift"] if hw.normalize.shifter else [])),
         "sram": sum(sizes) * (table.sram_area_m2_per_byte or 0.0),
     }
     notes = ["area counts arithmetic lanes, not control, wires or address generation"]

@@ -29,7 +29,10 @@ STAGE_UNITS = {
     "score": (("sampler", ("sampling",)), ("score", ("score",)), ("softmax", ("softmax",))),
     "budget": (("budget", ("sampling", "softmax")),),
     "select": (("selection", ("selection",)), ("softmax", ("softmax",))),
-    "value": (("sampler", ("sampling",)), ("accumulate", ("value", "softmax", "merge"))),  # merge: rescaling a running sum
+    "value": (
+        ("sampler", ("sampling",)),
+        ("accumulate", ("value", "softmax", "merge")),
+    ),  # merge: rescaling a running sum
     "merge": (("merge", ("merge",)),),
     "output": (("normalize", ("value", "softmax")),),
 }
@@ -136,7 +139,9 @@ def compile_trace(trace: Trace, hardware: Hardware) -> Program:
         for stream in streams[row]:
             _place(item, stream, bases[key[:2]], chip)
         if stage == "output" and item.chip_write:
-            raise InputError(f"trace row {row}: an 'output' item writes stash or partials, which nothing can read after it")
+            raise InputError(
+                f"trace row {row}: an 'output' item writes stash or partials, which nothing can read after it"
+            )
         if gathers[row] is not None and stage not in ("score", "value"):
             raise InputError(f"trace row {row}: a {stage!r} item gathers rows; only 'score' and 'value' items can")
         if gathers[row] is not None:
@@ -179,17 +184,20 @@ def check_units(stages: np.ndarray, counters: dict[str, np.ndarray], trace: Trac
             bad = here & (counters[name] > 0) if not name.startswith(done) else ()
             if np.any(bad):
                 row = int(np.argmax(bad))
-                raise InputError(f"trace row {row}: {name}={counters[name][row]} in a {stage!r} item, which no unit of that stage executes")
+                raise InputError(
+                    f"trace row {row}: {name}={counters[name][row]} in a {stage!r} item; no unit of that stage does it"
+                )
     if hardware.score.mac_lanes == 0 and counters["score_mults"].any():
         raise InputError(
-            f"{method} multiplies in the score stage and {hardware.name} has score.mac_lanes=0; give it MAC lanes, or use "
-            f"score 'bernoulli' or 'bernoulli-stratified'"
+            f"{method} multiplies in the score stage and {hardware.name} has score.mac_lanes=0; give it MAC lanes, or "
+            f"use score 'bernoulli' or 'bernoulli-stratified'"
         )
     products = counters["value_mults"] + counters["merge_mults"]
     if hardware.accumulate.kind != "mac" and products[stages == "value"].any():
         raise InputError(
-            f"{method} multiplies in the value stage and {hardware.name} has accumulate.kind={hardware.accumulate.kind!r}; use a "
-            f"machine with MAC lanes there (mac_hbm3, mac_lpddr5), or a sampled method"
+            f"{method} multiplies in the value stage and {hardware.name} has "
+            f"accumulate.kind={hardware.accumulate.kind!r}; use a machine with MAC lanes there (mac_hbm3, mac_lpddr5), "
+            f"or a sampled method"
         )
     if hardware.selection is None and (stages == "select").any():
         raise InputError(f"{method} selects and {hardware.name} has selection=null; give it a selection unit")
@@ -219,7 +227,9 @@ def _durations(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Ha
     merge = ("merge_adds", "merge_mults", "merge_exps")
     by_unit = {
         "score": score,
-        "softmax": np.maximum(cycles(hw.softmax.lanes, *softmax), cycles(hw.softmax.lanes * hw.softmax.adders_per_lane, softmax_adds)),
+        "softmax": np.maximum(
+            cycles(hw.softmax.lanes, *softmax), cycles(hw.softmax.lanes * hw.softmax.adders_per_lane, softmax_adds)
+        ),
         "budget": cycles(hw.budget.lanes, *every),
         "selection": cycles(hw.selection.compares_per_cycle, "selection_compares") if hw.selection else score * 0,
         "sampler": np.maximum.reduce([
@@ -249,8 +259,9 @@ def _streams(frame) -> list[list[tuple]]:
             first, nbytes, piece, stride = int(first), int(nbytes), int(piece), int(stride)
             if first < 0 or nbytes <= 0 or piece <= 0 or (nbytes > piece and stride < piece):
                 raise InputError(
-                    f"trace row {row}: stream of {buffer!r} has first_byte={first}, bytes={nbytes}, piece_bytes={piece}, "
-                    f"stride_bytes={stride}; bytes and pieces must be positive and strides no shorter than pieces"
+                    f"trace row {row}: stream of {buffer!r} has first_byte={first}, bytes={nbytes}, "
+                    f"piece_bytes={piece}, stride_bytes={stride}; bytes and pieces must be positive and strides "
+                    f"no shorter than pieces"
                 )
             entries.append((row, buffer, first, nbytes, min(piece, nbytes), max(stride, 1), bool(write)))
         streams.append(entries)
@@ -270,7 +281,7 @@ def _gathers(frame) -> list[tuple | None]:
 
 
 def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | None]) -> dict[tuple, dict[str, int]]:
-    """First address of each buffer of each (sequence, layer): one after another, aligned, as long as the trace reaches."""
+    """First address of each buffer of each (sequence, layer): end to end, aligned, as long as the trace reaches."""
     ends: dict[tuple, dict[str, int]] = {}
     for key, entries, gather in zip(keys, streams, gathers):
         end = ends.setdefault(key[:2], dict.fromkeys(BUFFERS, 0))
@@ -293,7 +304,9 @@ def _kind(buffer: str, write: bool, row: int) -> str:
     """Key of traffic_bytes."""
     kind = f"{buffer}_{'write' if write else 'read'}"
     if kind not in TRAFFIC:
-        raise InputError(f"trace row {row}: {buffer!r} is {'written' if write else 'read'}; the kinds of traffic are {', '.join(TRAFFIC)}")
+        raise InputError(
+            f"trace row {row}: {buffer!r} is {'written' if write else 'read'}; there is {', '.join(TRAFFIC)}"
+        )
     return kind
 
 
@@ -303,7 +316,10 @@ class _Chip:
     def __init__(self, capacity: int) -> None:
         self.free = capacity
         self.written: dict[tuple, int] = {}  # region -> bytes on chip (its first ones)
-        self.stretches: dict[str, list[tuple[int, int, int]]] = {"stash": [], "partials": []}  # (first byte, end, end on chip)
+        self.stretches: dict[str, list[tuple[int, int, int]]] = {
+            "stash": [],
+            "partials": [],
+        }  # (first byte, end, end on chip)
 
     def write(self, region: tuple) -> int:
         """Bytes of a written region that stay on chip; a region written again stays where it is."""
@@ -316,7 +332,7 @@ class _Chip:
         return self.written[region]
 
     def pieces(self, region: tuple) -> Iterator[tuple[int, int, int]]:
-        """Of a region to be read: (first byte, bytes, bytes on chip) of each stretch as it was written; -1: it wasn't."""
+        """Of a region to be read: (first byte, bytes, bytes on chip) of each stretch as written; -1: it wasn't."""
         written = self.stretches[region[0]]
         for start, size in _stretches(*region[1:]):
             end = start + size
@@ -355,7 +371,9 @@ def _place(item: Item, stream: tuple, bases: dict[str, int], chip: _Chip) -> Non
     else:
         for start, size, kept in chip.pieces(region):
             if kept < 0:
-                raise InputError(f"trace row {row}: reads {size} bytes of {buffer!r} from byte {start} that its group has not written")
+                raise InputError(
+                    f"trace row {row}: reads {size} bytes of {buffer!r} from byte {start}, not written by its group"
+                )
             item.chip_read += kept
             if kept < size:
                 item.reads.append(Region(kind, base + start, size, size, size, kept))

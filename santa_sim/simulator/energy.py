@@ -129,7 +129,9 @@ class Scaling(Model):
     @staticmethod
     def _at(table: dict, node_nm: float):
         if node_nm not in table:
-            raise InputError(f"technology.node_nm={node_nm!r} is not in the scaling table{suggestion(node_nm, map(str, table))}")
+            raise InputError(
+                f"technology.node_nm={node_nm!r} is not in the scaling table{suggestion(node_nm, map(str, table))}"
+            )
         return table[node_nm]
 
 
@@ -142,7 +144,9 @@ def scaling() -> Scaling:
 
 def energy_tables() -> dict[str, Path]:
     """{name: path} of the energy tables that ship in hwmodels/energy/."""
-    return {path.stem: path for path in sorted((Path(str(resources.files("santa_sim.hwmodels"))) / "energy").glob("*.yaml"))}
+    return {
+        path.stem: path for path in sorted((Path(str(resources.files("santa_sim.hwmodels"))) / "energy").glob("*.yaml"))
+    }
 
 
 def load_energy(name_or_path: str | Path) -> EnergyTable:
@@ -156,7 +160,10 @@ def load_energy(name_or_path: str | Path) -> EnergyTable:
     names = energy_tables()
     path = names.get(str(name_or_path), Path(name_or_path))
     if not path.is_file():
-        raise InputError(f"energy={str(name_or_path)!r} is not a shipped table{suggestion(name_or_path, names)}; or give a .yaml file")
+        raise InputError(
+            f"energy={str(name_or_path)!r} is not a shipped table{suggestion(name_or_path, names)}; "
+            f"or give a .yaml file"
+        )
     return _read_energy(path, path.stat().st_mtime_ns)
 
 
@@ -168,8 +175,8 @@ def _read_energy(path: Path, _changed: int) -> EnergyTable:
 def scaled(table: EnergyTable, node_nm: float, supply_v: float) -> EnergyTable:
     """The table moved to another node and voltage; itself where nothing changes.
 
-    Energies scale by Stillmaker and Baas's polynomials, areas by their table (doi:10.1016/j.vlsi.2017.02.002); logic and
-    SRAM by the same factors. Leakage has no factor there: it becomes unknown.
+    Energies scale by Stillmaker and Baas's polynomials, areas by their table (doi:10.1016/j.vlsi.2017.02.002); logic
+    and SRAM by the same factors. Leakage has no factor there: it becomes unknown.
     """
     if node_nm == table.node_nm and supply_v == table.supply_v:
         return table
@@ -177,7 +184,8 @@ def scaled(table: EnergyTable, node_nm: float, supply_v: float) -> EnergyTable:
     area = scaling().area_factor(table.node_nm, node_nm)
     sram_area = table.sram_area_m2_per_byte
     return table.model_copy(update={
-        "source": f"{table.source}; scaled from {table.node_nm:g} nm, {table.supply_v:g} V to {node_nm:g} nm, {supply_v:g} V by {scaling().source}",
+        "source": f"{table.source}; scaled from {table.node_nm:g} nm, {table.supply_v:g} V to {node_nm:g} nm, "
+        f"{supply_v:g} V by {scaling().source}",
         "node_nm": node_nm, "supply_v": supply_v,
         "add_j": {name: value * energy for name, value in table.add_j.items()},
         "mult_j": {name: value * energy for name, value in table.mult_j.items()},

@@ -23,7 +23,19 @@ class Job:
     regions, rows, write : what a DRAM job moves
     """
 
-    __slots__ = ("after", "done", "duration_fs", "gives", "gives_at_start", "regions", "row", "rows", "takes", "unit", "write")
+    __slots__ = (
+        "after",
+        "done",
+        "duration_fs",
+        "gives",
+        "gives_at_start",
+        "regions",
+        "row",
+        "rows",
+        "takes",
+        "unit",
+        "write",
+    )
 
     def __init__(self, unit: str, row: int, duration_fs: int, after: list[Job], regions: list[Region] = (),
                  rows: Rows | None = None, write: bool = False) -> None:  # fmt: skip
@@ -69,7 +81,9 @@ class Sequence:
         self.capacities = dict(capacities)
         self.tiles = 0
         self._used = dict.fromkeys(capacities, 0)
-        self._held: dict[str, collections.deque[tuple[int, Once | None]]] = {name: collections.deque() for name in capacities}
+        self._held: dict[str, collections.deque[tuple[int, Once | None]]] = {
+            name: collections.deque() for name in capacities
+        }
         self._queues: dict[str, collections.deque[Once]] = {kind: collections.deque() for kind in delayed}
 
     def add(self, job: Job) -> Job:
@@ -80,8 +94,8 @@ class Sequence:
     def take(self, job: Job, buffer: str, slots: int, release: Once | None = None) -> None:
         """`job` takes slots of a buffer; called before the job is put in.
 
-        The jobs that give back what it needs must be in the sequence before it. `release` puts the one in that will give
-        back these slots; None: the caller does, before anything else takes slots of this buffer.
+        The jobs that give back what it needs must be in the sequence before it. `release` puts the one in that will
+        give back these slots; None: the caller does, before anything else takes slots of this buffer.
         """
         while self._used[buffer] + slots > self.capacities[buffer]:
             freed, action = self._held[buffer].popleft()

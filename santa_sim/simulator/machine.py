@@ -1,7 +1,7 @@
 """The machine: SimPy processes for its units, joined by bounded buffers with back-pressure.
 
-Each unit takes its jobs in the order of the schedule: waits for what a job needs, takes room in the buffer that it fills,
-is busy for the job's duration and gives back the room that it has emptied. Time is integer femtoseconds.
+Each unit takes its jobs in the order of the schedule: waits for what a job needs, takes room in the buffer that it
+fills, is busy for the job's duration and gives back the room that it has emptied. Time is integer femtoseconds.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Machine:
         self.doing[unit] = None
 
     def _dram(self, jobs: list[Job]) -> Generator:
-        """The sequencer: hands the jobs to the memory one by one, each as soon as it is ready and the one before is out."""
+        """The sequencer: hands jobs to the memory one by one, each when it is ready and the one before is out."""
         every = max(1, len(jobs) // 100)
         for number, job in enumerate(jobs):
             self.doing["dram"] = job

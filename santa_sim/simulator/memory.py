@@ -1,7 +1,7 @@
 """The memory interface of the machine, and a memory of bandwidth, latency and burst granularity behind it.
 
-A memory is asked in the machine's program order, each request once, with whole-burst addresses, and answers at once with
-the time of completion. Times are integer femtoseconds.
+A memory is asked in the machine's program order, each request once, with whole-burst addresses, and answers at once
+with the time of completion. Times are integer femtoseconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Memory(Protocol):
     burst_bytes: int
 
     def request(self, now_fs: int, addresses: np.ndarray, write: bool) -> int:
-        """Move bursts that may all start at `now_fs`; addresses int64 [n, bytes, burst-aligned]. Last completion [fs]."""
+        """Move bursts that may start at `now_fs`; addresses int64 [n], burst-aligned. Last completion [fs]."""
 
     def gather(self, addresses: np.ndarray, row_ends: np.ndarray, ready_fs: np.ndarray, window: Window) -> int:
         """Read rows with a limited number in flight. Last completion [fs].
@@ -71,10 +71,10 @@ class MemoryReport:
 class BandwidthMemory:
     """A serial data bus, a fixed latency and one open row.
 
-    The bus moves a burst in burst_bytes / bandwidth, kept as whole femtoseconds and a remainder, so that no rounding lets
-    the achieved bandwidth exceed the configured one. A burst starts when it has been asked for and the bus is free, in the
-    order of requests, and completes `latency_s` after its last byte. Activates: a change of page (address / page_bytes) in
-    the order of requests counts as one; banks, channels and refresh are not modelled.
+    The bus moves a burst in burst_bytes / bandwidth, kept as whole femtoseconds and a remainder, so that no rounding
+    lets the achieved bandwidth exceed the configured one. A burst starts when it has been asked for and the bus is
+    free, in the order of requests, and completes `latency_s` after its last byte. Activates: a change of page
+    (address / page_bytes) in the order of requests counts as one; banks, channels and refresh are not modelled.
     """
 
     def __init__(self, model: MemoryModel) -> None:
@@ -94,7 +94,9 @@ class BandwidthMemory:
 
     def gather(self, addresses: np.ndarray, row_ends: np.ndarray, ready_fs: np.ndarray, window: Window) -> int:
         self._bursts[0] += len(addresses)
-        return int(_gather(self._state, self._constants, addresses, row_ends, ready_fs, window.completions, window.head))
+        return int(
+            _gather(self._state, self._constants, addresses, row_ends, ready_fs, window.completions, window.head)
+        )
 
     def report(self) -> MemoryReport:
         moved = sum(self._bursts) * self.burst_bytes
@@ -152,8 +154,8 @@ def _gather(state, constants, addresses, row_ends, ready_fs, completions, head):
 def expand(first, skip, nbytes, piece, stride, burst, out, n):
     """Append the burst addresses of a region to out[n:], a burst that repeats the one before left out; the new n.
 
-    The region is `nbytes` in pieces of `piece` whose starts lie `stride` apart from address `first`; its first `skip` bytes
-    are left out. Bytes [a, b) lie in the bursts a // burst to (b - 1) // burst.
+    The region is `nbytes` in pieces of `piece` whose starts lie `stride` apart from address `first`; its first `skip`
+    bytes are left out. Bytes [a, b) lie in the bursts a // burst to (b - 1) // burst.
     """
     number = skip // piece
     while number * piece < nbytes:

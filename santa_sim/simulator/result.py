@@ -23,7 +23,8 @@ class Result:
 
     Attributes
     ----------
-    workload, method, score, samples, samples_drawn, budget_k, budget_B, precision, seed : as in the trace's `meta`; None
+    workload, method, score, samples, samples_drawn, budget_k, budget_B, precision, seed : as in the trace's `meta`;
+    None
         where the trace doesn't say
     hardware : str
     latency_s : float  [s]
@@ -84,11 +85,13 @@ class Result:
 
     def to_dict(self) -> dict:
         """All but `output` and `spans`, JSON-able, SI units."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in _LEFT_OUT}
+        fields = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in _LEFT_OUT
+        }
         return json.loads(json.dumps(fields))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row; nested fields become columns such as `energy_dram_read_j`, `traffic_k_read_bytes`, `ops_score_adds`."""
+        """One row; nested fields become columns such as `energy_dram_read_j` and `traffic_k_read_bytes`."""
         import pandas as pd
 
         row = {}
@@ -110,8 +113,13 @@ class Result:
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         energy, traffic = figure.subplots(1, 2)
         _stack(energy, self.energy_breakdown_j, 1e6, "energy [µJ]")
-        _stack(traffic, {kind: n for kind, n in self.traffic_bytes.items() if kind != "total"}, 1e-6, "DRAM traffic [MB]")
-        figure.suptitle(f"{self.method}, {self.score} scores on {self.hardware}: {self.latency_s * 1e6:.4g} µs, bound by {self.bound_by}")
+        _stack(
+            traffic, {kind: n for kind, n in self.traffic_bytes.items() if kind != "total"}, 1e-6, "DRAM traffic [MB]"
+        )
+        figure.suptitle(
+            f"{self.method}, {self.score} scores on {self.hardware}: "
+            f"{self.latency_s * 1e6:.4g} µs, bound by {self.bound_by}"
+        )
         return figure
 
 

@@ -53,7 +53,9 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
     per_head, per_group, fraction = accounting.unique_rows(trace)
     busy = {unit: fs / FS_PER_S for unit, fs in run.busy_fs.items()}
     busy["dram"] = run.memory.busy_s
-    utilization = {unit: min(1.0, seconds * FS_PER_S / run.end_fs) if run.end_fs else 0.0 for unit, seconds in busy.items()}
+    utilization = {
+        unit: min(1.0, seconds * FS_PER_S / run.end_fs) if run.end_fs else 0.0 for unit, seconds in busy.items()
+    }
     meta = trace.meta
     return Result(
         workload=meta.get("workload"),
@@ -93,7 +95,7 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause cyclic garbage collection: all that is built here stays reachable, and looking through it takes longer than the run."""
+    """Pause cyclic garbage collection: all that is built here stays reachable, and a search of it takes too long."""
     enabled = gc.isenabled()
     gc.disable()
     try:

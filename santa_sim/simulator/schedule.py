@@ -1,14 +1,15 @@
 """The machine's program: which job each unit does after which, fixed before the run from the trace and the sizes alone.
 
 One total order. All jobs are put into a single sequence, and every unit, the memory included, takes its jobs in that
-sequence. A job waits only for jobs before it: those whose results it needs and those that free the buffer it needs. So the
-first unfinished job can always go on: there is no deadlock. And since no decision depends on time, a unit that becomes
-faster can only make everything earlier: there are no timing anomalies.
+sequence. A job waits only for jobs before it: those whose results it needs and those that free the buffer it needs.
+So the first unfinished job can always go on: there is no deadlock. And since no decision depends on time, a unit that
+becomes faster can only make everything earlier: there are no timing anomalies.
 
-The sequence. Tiles of K go in trace order. What waits for results (gathers of V, spilled stash, merges of spilled partials,
-write-backs) goes behind `lookahead_tiles` further tiles of K, first in first out, at most one of each kind per tile of K (two
-value items after a selection, which itself takes up much of the next head), the rest at the end; earlier only where a buffer
-would otherwise fill with work that nothing releases. Streams of V (dense) follow their tile of K, queries go as far ahead.
+The sequence. Tiles of K go in trace order. What waits for results (gathers of V, spilled stash, merges of spilled
+partials, write-backs) goes behind `lookahead_tiles` further tiles of K, first in first out, at most one of each kind
+per tile of K (two value items after a selection, which itself takes up much of the next head), the rest at the end;
+earlier only where a buffer would otherwise fill with work that nothing releases. Streams of V (dense) follow their
+tile of K, queries go as far ahead.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .compile import Group, Item, Program, Region, Rows
+from .groups import GroupState
 from .jobs import Job, Once, Schedule, Sequence, latest
 from .memory import cycles_fs
 
 if TYPE_CHECKING:
     from ..hardware import Hardware
 
-UNITS = ("dram", "score", "softmax", "stash_write", "stash_read", "budget", "selection", "sampler", "accumulate", "merge",
-         "normalize", "output")  # fmt: skip
+UNITS = ("dram", "score", "softmax", "stash_write", "stash_read", "budget", "selection", "sampler", "accumulate",
+         "merge", "normalize", "output")  # fmt: skip
 _PRODUCERS = ("softmax", "budget", "accumulate", "merge", "output")  # what they write back waits in a buffer each
 _DELAYED = ("select", "selected", "stash_read", "sample", "value", "merge", *_PRODUCERS)
 
@@ -33,32 +35,6 @@ def schedule(program: Program, hardware: Hardware) -> Schedule:
     builder = _Builder(program, hardware)
     builder.build()
     return Schedule(builder.sequence.jobs, builder.sequence.capacities)
-
-
-class _State:
-    """What is in the sequence of one group."""
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self.waits_for_all = bool(group.items["budget"] or group.items["select"])
-        self.direct: dict[int, list[Item]] = {}  # tile -> value items that wait for that tile's scores alone
-        if not self.waits_for_all:
-            for value in group.items["value"]:
-                self.direct.setdefault(value.tile, []).append(value)
-        self.queries: list[Job] = []  # DRAM and sampler jobs that the scores wait for
-        self.scored: dict[int, Job] = {}  # tile -> job after which its exponentials (or its stash) are there
-        self.closed: Job | None = None  # budget, or softmax of the selected
-        self.fetched: dict[int, tuple[Job, int]] = {}  # row of a value item -> DRAM job of its spilled stash, slots
-        self.sampled: dict[int, tuple[list[Job], Job | None]] = {}  # row -> what its rows wait for, its sampler job
-        self.accumulated: list[Job] = []
-        self.readers: dict[str, Job] = {}  # unit -> last job that needs what this group has on chip
-        self.written: list[Once] = []  # write-backs of stash and partials
-        self.holds_half = self.holds_bank = False
-        self.half_free: list[Job] = []  # what the first job that writes on chip waits for
-        self.bank_free: list[Job] = []  # what the first job that accumulates waits for
-        self.select = self.selected = self.merge = self.output = None  # Once
-        self.merged: Job | None = None
-        self.normalized: Job | None = None
 
 
 class _Builder:
@@ -78,7 +54,7 @@ class _Builder:
             "output_writes": hardware.output.buffer_items,
         }
         self.sequence = Sequence(UNITS, capacities, _DELAYED)
-        self.states = [_State(group) for group in program.groups]
+        self.states = [GroupState(group) for group in program.groups]
         self.samples: dict[int, Once] = {}  # row of a value item -> its sampling
         self.values: dict[int, Once] = {}  # row -> its rows and their accumulation
         for state in self.states:
@@ -106,7 +82,7 @@ class _Builder:
                 self._close(state)
         self.sequence.drain()
 
-    def _base_order(self) -> list[tuple[_State, Item, bool]]:
+    def _base_order(self) -> list[tuple[GroupState, Item, bool]]:
         """Score items in trace order; before them (True) the queries of their group, `lookahead_tiles` ahead.
 
         At most two groups' queries are on chip, so a group's can't go before the last score of the group two before it.
@@ -131,21 +107,25 @@ class _Builder:
 
     # Score stage
 
-    def _queries(self, state: _State, item: Item) -> None:
+    def _queries(self, state: GroupState, item: Item) -> None:
         regions = [region for region in item.reads if region.kind == "q_read"]
         if regions:
             fetch = Job("dram", item.row, 0, [], regions)
             self.sequence.take(fetch, "q_buffer", 1)
             state.queries.append(self.sequence.add(fetch))
         if item.durations["sampler"]:
-            state.queries.append(self.sequence.add(Job("sampler", item.row, item.durations["sampler"], list(state.queries))))
+            state.queries.append(
+                self.sequence.add(Job("sampler", item.row, item.durations["sampler"], list(state.queries)))
+            )
 
-    def _score(self, state: _State, item: Item) -> None:
+    def _score(self, state: GroupState, item: Item) -> None:
         self._hold_half(state, item)
         scores = state.group.items["score"]
         regions = [region for region in item.reads if item is not scores[0] or region.kind != "q_read"]
         if item is not scores[0] and item.durations["sampler"]:
-            state.queries.append(self.sequence.add(Job("sampler", item.row, item.durations["sampler"], list(state.queries))))
+            state.queries.append(
+                self.sequence.add(Job("sampler", item.row, item.durations["sampler"], list(state.queries)))
+            )
         score = Job("score", item.row, item.durations["score"], list(state.queries))
         if regions or item.gather is not None:
             slots = self.hw.k_buffer.slots(_useful_bytes(regions, item.gather))
@@ -173,13 +153,13 @@ class _Builder:
         return self.hw.weights_buffer.slots(4 * score.exponentials)
 
     def _use_inputs(self, values: list[Item]) -> None:
-        """Put into the sequence what frees the exponentials of some value items: sampling, or products where there is none."""
+        """Put in what frees the exponentials of some value items: sampling, or products where there is none."""
         for value in values:
             (self.values if value.gather is None else self.samples)[value.row].now()
 
     # On-chip stash and partials, and what doesn't fit there
 
-    def _hold_half(self, state: _State, item: Item) -> None:
+    def _hold_half(self, state: GroupState, item: Item) -> None:
         """Before a group's first bytes go on chip: the group two before, which has that half, must be through with it.
 
         Called before any of the item's jobs: what this puts into the sequence must not wait for them.
@@ -195,7 +175,7 @@ class _Builder:
                     self._use_inputs(before.group.items["value"])
                 state.half_free = list(before.readers.values())
 
-    def _produce(self, state: _State, item: Item, job: Job) -> Job:
+    def _produce(self, state: GroupState, item: Item, job: Job) -> Job:
         """Add a job that makes stash or partials (or none); the job after which they are there."""
         if item.chip_write:
             job.after = [*job.after, *state.half_free]
@@ -205,7 +185,7 @@ class _Builder:
         self.sequence.add(job)
         return self._port("stash_write", item.row, item.chip_write, [job]) if item.chip_write else job
 
-    def _write_back(self, item: Item, job: Job, slots: int, state: _State, further_tiles: int = 0) -> None:
+    def _write_back(self, item: Item, job: Job, slots: int, state: GroupState, further_tiles: int = 0) -> None:
         buffer = f"{job.unit}_writes"
         write = Job("dram", item.row, 0, [job], item.writes, write=True)
         write.gives.append((buffer, slots))
@@ -213,7 +193,7 @@ class _Builder:
         self.sequence.take(job, buffer, slots, once)
         state.written.append(once)
 
-    def _consume(self, state: _State, item: Item, ready: list[Job]) -> list[Job]:
+    def _consume(self, state: GroupState, item: Item, ready: list[Job]) -> list[Job]:
         """What a job that reads stash or partials waits for: `ready`, and its bytes from the chip and from DRAM."""
         if item.reads:
             for write in state.written:
@@ -221,11 +201,11 @@ class _Builder:
             ready = [*ready, self.sequence.add(Job("dram", item.row, 0, [], item.reads))]
         return [self._port("stash_read", item.row, item.chip_read, ready)] if item.chip_read else ready
 
-    def _consumed(self, state: _State, item: Item, job: Job) -> None:
+    def _consumed(self, state: GroupState, item: Item, job: Job) -> None:
         if item.chip_read:
             state.readers[job.unit] = job
 
-    def _finish(self, state: _State) -> None:
+    def _finish(self, state: GroupState) -> None:
         """Put all that is left of a group into the sequence now, except its write-backs."""
         self._choose(state)
         for value in state.group.items["value"]:
@@ -233,14 +213,14 @@ class _Builder:
         state.merge.now()
         state.output.now()
 
-    def _choose(self, state: _State) -> None:
+    def _choose(self, state: GroupState) -> None:
         if state.group.items["select"]:
             state.select.now()
             state.selected.now()
 
     # Budget and selection
 
-    def _close(self, state: _State) -> None:
+    def _close(self, state: GroupState) -> None:
         """All scores of a group are in the sequence."""
         items = state.group.items
         if items["select"]:
@@ -250,21 +230,23 @@ class _Builder:
         if items["budget"]:
             item = items["budget"][0]
             self._hold_half(state, item)
-            job = Job("budget", item.row, item.durations["budget"], self._consume(state, item, latest(state.scored.values())))
+            job = Job(
+                "budget", item.row, item.durations["budget"], self._consume(state, item, latest(state.scored.values()))
+            )
             state.closed = self._produce(state, item, job)
             self._consumed(state, item, job)
             for value in items["value"]:
                 self._queue_value(state, value)
         self._values_done(state)
 
-    def _select(self, state: _State) -> None:
+    def _select(self, state: GroupState) -> None:
         item = state.group.items["select"][0]
         ready = self._consume(state, item, latest(state.scored.values()))
         state.closed = self.sequence.add(Job("selection", item.row, item.durations["selection"], ready))
         self._consumed(state, item, state.closed)
         self.sequence.later("selected", state.selected, self.hw.selection.lookahead_tiles)
 
-    def _selected(self, state: _State) -> None:
+    def _selected(self, state: GroupState) -> None:
         item = state.group.items["select"][0]
         self._hold_half(state, item)
         softmax = Job("softmax", item.row, item.durations["softmax"], [state.closed])
@@ -275,7 +257,7 @@ class _Builder:
 
     # Value stage
 
-    def _queue_value(self, state: _State, value: Item, delay: int | None = None) -> None:
+    def _queue_value(self, state: GroupState, value: Item, delay: int | None = None) -> None:
         """What a value item waits for is in the sequence: add the item, or queue its parts."""
         spilled = [region for region in value.reads if region.kind != "v_read"]
         if self.values[value.row].done:
@@ -293,7 +275,7 @@ class _Builder:
         if not self.values[value.row].done:
             self.sequence.later("value", self.values[value.row], delay)
 
-    def _fetch_stash(self, state: _State, value: Item) -> None:
+    def _fetch_stash(self, state: GroupState, value: Item) -> None:
         """Read the spilled stash of a value item into slots that it holds until its sampling is done."""
         if value.row in state.fetched:
             return
@@ -306,7 +288,7 @@ class _Builder:
         state.fetched[value.row] = (self.sequence.add(fetch), slots)
         self._queue_rows(value, self.lookahead)
 
-    def _sample(self, state: _State, value: Item) -> None:
+    def _sample(self, state: GroupState, value: Item) -> None:
         """Read a value item's exponentials and sample; its rows then wait to be asked for."""
         self._choose(state)
         self._hold_half(state, value)
@@ -320,7 +302,9 @@ class _Builder:
             self.sequence.take(read, "stash_tiles", 1)
             known = [self.sequence.add(read)]
         sampler = None
-        if not _dense(value) and (value.gather is not None or value.durations["sampler"] or value.reads or value.chip_read):
+        if not _dense(value) and (
+            value.gather is not None or value.durations["sampler"] or value.reads or value.chip_read
+        ):
             sampler = Job("sampler", value.row, value.durations["sampler"], known)
             if value.gather is not None:
                 self.sequence.take(sampler, "rows", 1, self.values[value.row])
@@ -328,7 +312,7 @@ class _Builder:
             known = [self.sequence.add(sampler)]
         state.sampled[value.row] = known, sampler
 
-    def _free_inputs(self, state: _State, value: Item, job: Job) -> None:
+    def _free_inputs(self, state: GroupState, value: Item, job: Job) -> None:
         """`job` is the last to use the exponentials of a value item."""
         if value.chip_read:
             job.gives.append(("stash_tiles", 1))
@@ -340,7 +324,7 @@ class _Builder:
             if not state.direct[value.tile]:
                 job.gives.append(("weights", self._weights_slots(state.group.by_tile[value.tile])))
 
-    def _value(self, state: _State, value: Item) -> None:
+    def _value(self, state: GroupState, value: Item) -> None:
         """Ask for the rows of a value item and accumulate them."""
         self.samples[value.row].now()
         known, sampler = state.sampled[value.row]
@@ -360,7 +344,7 @@ class _Builder:
         state.accumulated.append(self._produce(state, value, accumulate))
         self._values_done(state)
 
-    def _hold_bank(self, state: _State) -> None:
+    def _hold_bank(self, state: GroupState) -> None:
         """Before a group's first value: accumulators are double-buffered, the group two before must be normalised."""
         if state.holds_bank:
             return
@@ -372,7 +356,7 @@ class _Builder:
 
     # Merge and output
 
-    def _values_done(self, state: _State) -> None:
+    def _values_done(self, state: GroupState) -> None:
         """If all values of a group are in the sequence, so is its merge, or it is queued."""
         if len(state.accumulated) < len(state.group.items["value"]):
             return
@@ -381,7 +365,7 @@ class _Builder:
         else:
             state.merge.now()
 
-    def _merge(self, state: _State) -> None:
+    def _merge(self, state: GroupState) -> None:
         for item in state.group.items["merge"]:
             self._hold_half(state, item)
             ready = self._consume(state, item, self._valued(state))
@@ -390,13 +374,13 @@ class _Builder:
             self._consumed(state, item, job)
         state.output.now()
 
-    def _valued(self, state: _State) -> list[Job]:
+    def _valued(self, state: GroupState) -> list[Job]:
         """What stands for all value items, or for what came before where there are none."""
         if state.accumulated:
             return latest(state.accumulated)
         return [state.closed] if state.closed is not None else latest(state.scored.values())
 
-    def _output(self, state: _State) -> None:
+    def _output(self, state: GroupState) -> None:
         for item in state.group.items["output"]:
             ready = self._consume(state, item, [state.merged] if state.merged is not None else self._valued(state))
             state.normalized = self.sequence.add(Job("normalize", item.row, item.durations["normalize"], ready))
@@ -404,7 +388,9 @@ class _Builder:
             if item.writes:
                 cycles = -(-_useful_bytes(item.writes, None) // self.hw.output.port_bytes_per_cycle)
                 output = Job("output", item.row, cycles_fs(cycles, self.hw.clock_hz), [state.normalized])
-                self._write_back(item, output, 1, state, self.hw.merge.lookahead_tiles if state.merged is not None else 0)
+                self._write_back(
+                    item, output, 1, state, self.hw.merge.lookahead_tiles if state.merged is not None else 0
+                )
                 self.sequence.add(output)
 
 
@@ -421,5 +407,5 @@ def _uses_chip(group: Group) -> bool:
     return any(item.chip_write for items in group.items.values() for item in items)
 
 
-def _two_before(states: list[_State]) -> dict[int, _State]:
+def _two_before(states: list[GroupState]) -> dict[int, GroupState]:
     return {state.group.number: before for before, state in zip(states, states[2:])}

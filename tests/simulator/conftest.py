@@ -38,7 +38,13 @@ class _Head:
 
     def write_score(self, t, start, keys):
         g, d, n = self.g, self.d, self.g * keys
-        counters = {"softmax_exps": n, "softmax_compares": n, "softmax_adds": n, "score_writes": n, "score_reads": (g + keys) * d}
+        counters = {
+            "softmax_exps": n,
+            "softmax_compares": n,
+            "softmax_adds": n,
+            "score_writes": n,
+            "score_reads": (g + keys) * d,
+        }
         streams, gather = [], None
         if t == 0:
             streams.append(("q", self.slot * g * self.row, g * self.row, g * self.row, g * self.row, False))
@@ -58,7 +64,9 @@ class _Head:
     def write_value(self, t, start, keys):
         g, d, samples = self.g, self.d, self.samples
         if self.method == "sdpa":
-            return self.item(t, "value", {"value_adds": g * keys * d, "value_mults": g * keys * d}, [self.cache("v", start, keys)])
+            return self.item(
+                t, "value", {"value_adds": g * keys * d, "value_mults": g * keys * d}, [self.cache("v", start, keys)]
+            )
         rows = np.unique(self.rng.integers(0, keys, samples) + start).astype(np.int32)
         counters, streams = {"value_adds": samples * d, "value_reads": len(rows) * d}, []
         if self.method == "topk":
@@ -97,20 +105,47 @@ class _Head:
         self.item(-1, "output", counters, [("output", self.slot * size, size, size, size, True)])
 
 
-def write_trace(method="prop", score="exact", n_k=(96,), layers=(0,), kv_heads=2, g=2, d=16, tile=32, query_blocks=1, samples=8,
-                seed=0, element=2):  # fmt: skip
+def write_trace(
+    method="prop",
+    score="exact",
+    n_k=(96,),
+    layers=(0,),
+    kv_heads=2,
+    g=2,
+    d=16,
+    tile=32,
+    query_blocks=1,
+    samples=8,
+    seed=0,
+    element=2,
+):
     """A trace of `method` in prop, flash, sdpa, topk and `score` in exact, bernoulli; K and V as [n_k, kv_heads, d]."""
     rng, writer = np.random.default_rng(seed), TraceWriter()
     shape = (method, score, kv_heads, g, d, tile, samples, element)
     for sequence, keys in enumerate(n_k):
         for layer, block, head in itertools.product(layers, range(query_blocks), range(kv_heads)):
             _Head(writer, rng, (sequence, layer, head, block), keys, shape).write(block == query_blocks - 1)
-    return writer.finish({
-        "method": {"prop": "s2anta-prop", "flash": "s2anta-flash"}.get(method, method), "score": score, "kind": "decode",
-        "precision": "bf16", "n_heads": kv_heads * g, "n_kv_heads": kv_heads, "head_dim": d, "n_q": [1] * len(n_k), "n_k": list(n_k),
-        "layers": list(layers), "tile": tile, "score_types": TYPES, "value_types": TYPES, "normalization": "multiply",
-        "samples": samples, "seed": seed, "workload": "home-made",
-    })  # fmt: skip
+    return writer.finish(
+        {
+            "method": {"prop": "s2anta-prop", "flash": "s2anta-flash"}.get(method, method),
+            "score": score,
+            "kind": "decode",
+            "precision": "bf16",
+            "n_heads": kv_heads * g,
+            "n_kv_heads": kv_heads,
+            "head_dim": d,
+            "n_q": [1] * len(n_k),
+            "n_k": list(n_k),
+            "layers": list(layers),
+            "tile": tile,
+            "score_types": TYPES,
+            "value_types": TYPES,
+            "normalization": "multiply",
+            "samples": samples,
+            "seed": seed,
+            "workload": "home-made",
+        }
+    )
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +155,8 @@ def make_trace():
 
 
 def _tiny_machine(**changes):
-    """A machine whose numbers are easy to follow by hand: 1 GHz, a burst of 64 bytes a nanosecond, 10 ns latency, one lane
+    """A machine whose numbers are easy to follow by hand: 1 GHz, a burst of 64 bytes a nanosecond, 10 ns latency, one
+    lane
     of everything or as `changes` (fields of a machine, merged) say."""
     fields = {
         "base": "mac_hbm3",
@@ -141,7 +177,13 @@ def _tiny_machine(**changes):
         "stash": {"bytes": 8192, "port_bytes_per_cycle": 8},
         "budget": {"lanes": 1},
         "selection": {"compares_per_cycle": 1, "lookahead_tiles": 1},
-        "sampler": {"lanes": 1, "adders_per_lane": 1, "queue_tiles": 1, "random_numbers_per_cycle": 1, "search_compares_per_cycle": 1},
+        "sampler": {
+            "lanes": 1,
+            "adders_per_lane": 1,
+            "queue_tiles": 1,
+            "random_numbers_per_cycle": 1,
+            "search_compares_per_cycle": 1,
+        },
         "gather": {"addresses_per_cycle": 1, "outstanding": 4, "queue_items": 1},
         "accumulate": {"lanes": 1},
         "merge": {"lanes": 1, "lookahead_tiles": 0},
@@ -154,7 +196,9 @@ def _tiny_machine(**changes):
 def _merged(fields, changes):
     merged = dict(fields)
     for key, value in changes.items():
-        merged[key] = _merged(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+        merged[key] = (
+            _merged(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+        )
     return merged
 
 

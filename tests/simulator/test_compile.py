@@ -12,10 +12,21 @@ from santa_sim.trace import TraceWriter
 
 TYPES = {"operand": "int8", "accumulator": "int32"}
 META = {
-    "method": "topk", "score": "bernoulli-mean-group", "kind": "decode", "precision": "int8", "n_heads": 1, "n_kv_heads": 1,
-    "head_dim": 2, "n_q": [1], "n_k": [4], "layers": [0], "tile": 2, "score_types": TYPES, "value_types": TYPES,
+    "method": "topk",
+    "score": "bernoulli-mean-group",
+    "kind": "decode",
+    "precision": "int8",
+    "n_heads": 1,
+    "n_kv_heads": 1,
+    "head_dim": 2,
+    "n_q": [1],
+    "n_k": [4],
+    "layers": [0],
+    "tile": 2,
+    "score_types": TYPES,
+    "value_types": TYPES,
     "normalization": "shift",
-}  # fmt: skip
+}
 
 
 def trace_of(*items):
@@ -123,7 +134,10 @@ OUTPUT = (-1, "output", {}, [], None)
         ([(0, "score", {}, [], ("k", [3, -2], 0, 8, 8))], "gather_rows has the negative row -2"),
         ([SCORE, (-1, "budget", {}, [], ("v", [1], 0, 8, 8))], "row 1: a 'budget' item gathers rows"),
         ([SCORE, (-1, "output", {}, [stream("stash", 0, 8, True)], None)], "row 1: an 'output' item writes stash"),
-        ([SCORE, (0, "value", {}, [stream("stash", 8, 8)], None)], "row 1: reads 8 bytes of 'stash' from byte 8 that its group"),
+        (
+            [SCORE, (0, "value", {}, [stream("stash", 8, 8)], None)],
+            "row 1: reads 8 bytes of 'stash' from byte 8, not written by its group",
+        ),
     ],
 )
 def test_traces_that_dont_hang_together_name_the_row(items, message, tiny_machine):
@@ -134,10 +148,18 @@ def test_traces_that_dont_hang_together_name_the_row(items, message, tiny_machin
 @pytest.mark.parametrize(
     ("items", "machine", "message"),
     [
-        ([SCORE, (0, "value", {"value_mults": 4}, [], None)], {"accumulate": {"kind": "adder"}}, "accumulate.kind='adder'.*mac_hbm3"),
+        (
+            [SCORE, (0, "value", {"value_mults": 4}, [], None)],
+            {"accumulate": {"kind": "adder"}},
+            "accumulate.kind='adder'.*mac_hbm3",
+        ),
         ([(0, "score", {"score_mults": 4}, [], None)], {"score": {"mac_lanes": 0}}, "mean-group.*score.mac_lanes=0"),
         ([SCORE, SELECT], {"selection": None}, "selects and tiny has selection=null"),
-        ([SCORE, (-1, "output", {"value_shifts": 2}, [], None)], {"normalize": {"shifter": False}}, "normalize.shifter=false"),
+        (
+            [SCORE, (-1, "output", {"value_shifts": 2}, [], None)],
+            {"normalize": {"shifter": False}},
+            "normalize.shifter=false",
+        ),
     ],
 )
 def test_a_pair_that_a_machine_cant_run_says_so(items, machine, message, tiny_machine):

@@ -32,7 +32,9 @@ def test_composed_operations_are_sums_of_their_parts():
     assert TABLE.operation_j("random_number") == pytest.approx(5 * 3.1e-12 + 4.5 * 0.1e-12)
 
 
-@pytest.mark.parametrize(("size", "energy"), [(1, 10e-12), (8192, 10e-12), (32768, 20e-12), (1 << 20, 100e-12), (1 << 24, 100e-12)])
+@pytest.mark.parametrize(
+    ("size", "energy"), [(1, 10e-12), (8192, 10e-12), (32768, 20e-12), (1 << 20, 100e-12), (1 << 24, 100e-12)]
+)
 def test_sram_access_at_and_beyond_the_points(size, energy):
     assert TABLE.sram_access_j(size) == pytest.approx(energy)
 

@@ -16,9 +16,21 @@ from santa_sim.trace import TraceWriter
 NS = 10**6
 TYPES = {"operand": "bf16", "accumulator": "fp32"}
 META = {
-    "method": "by hand", "score": "exact", "kind": "decode", "precision": "bf16", "n_heads": 1, "n_kv_heads": 1, "head_dim": 2,
-    "n_q": [1], "n_k": [4], "layers": [0], "tile": 2, "score_types": TYPES, "value_types": TYPES, "normalization": "multiply",
-}  # fmt: skip
+    "method": "by hand",
+    "score": "exact",
+    "kind": "decode",
+    "precision": "bf16",
+    "n_heads": 1,
+    "n_kv_heads": 1,
+    "head_dim": 2,
+    "n_q": [1],
+    "n_k": [4],
+    "layers": [0],
+    "tile": 2,
+    "score_types": TYPES,
+    "value_types": TYPES,
+    "normalization": "multiply",
+}
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -41,29 +53,39 @@ def timeline(trace, machine):
 
 def test_timeline_of_dense_attention_over_two_tiles(tiny_machine):
     """Bursts of 1 ns on a bus with 10 ns latency; q is one burst, each tile of K or V two."""
-    trace = trace_of([
-        (0, "score", {"score_adds": 5, "score_mults": 5, "softmax_exps": 3}, [stream("q", 0, 64), stream("k", 0, 128)], None),
-        (0, "value", {"value_adds": 7, "value_mults": 7}, [stream("v", 0, 128)], None),
-        (1, "score", {"score_adds": 5, "score_mults": 5, "softmax_exps": 3}, [stream("k", 128, 128)], None),
-        (1, "value", {"value_adds": 7, "value_mults": 7}, [stream("v", 128, 128)], None),
-        (-1, "output", {"softmax_mults": 4}, [stream("output", 0, 64, True)], None),
-    ])  # fmt: skip
-    assert timeline(trace, tiny_machine()) == sorted([
-        ("dram", 0, 0, 11),  # q: bus 0-1
-        ("dram", 0, 0, 13),  # K of tile 0: bus 1-3
-        ("dram", 1, 0, 15),  # V of tile 0: bus 3-5
-        ("dram", 2, 0, 17),  # K of tile 1: bus 5-7
-        ("dram", 3, 0, 19),  # V of tile 1: bus 7-9
-        ("score", 0, 13, 18),
-        ("score", 2, 21, 26),  # one place between score and softmax, which is free at 21
-        ("softmax", 0, 18, 21),
-        ("softmax", 2, 26, 29),
-        ("accumulate", 1, 21, 28),
-        ("accumulate", 3, 29, 36),
-        ("normalize", 4, 36, 40),
-        ("output", 4, 40, 48),  # 64 bytes through a port of 8 a cycle
-        ("dram", 4, 48, 59),
-    ])  # fmt: skip
+    trace = trace_of(
+        [
+            (
+                0,
+                "score",
+                {"score_adds": 5, "score_mults": 5, "softmax_exps": 3},
+                [stream("q", 0, 64), stream("k", 0, 128)],
+                None,
+            ),
+            (0, "value", {"value_adds": 7, "value_mults": 7}, [stream("v", 0, 128)], None),
+            (1, "score", {"score_adds": 5, "score_mults": 5, "softmax_exps": 3}, [stream("k", 128, 128)], None),
+            (1, "value", {"value_adds": 7, "value_mults": 7}, [stream("v", 128, 128)], None),
+            (-1, "output", {"softmax_mults": 4}, [stream("output", 0, 64, True)], None),
+        ]
+    )
+    assert timeline(trace, tiny_machine()) == sorted(
+        [
+            ("dram", 0, 0, 11),  # q: bus 0-1
+            ("dram", 0, 0, 13),  # K of tile 0: bus 1-3
+            ("dram", 1, 0, 15),  # V of tile 0: bus 3-5
+            ("dram", 2, 0, 17),  # K of tile 1: bus 5-7
+            ("dram", 3, 0, 19),  # V of tile 1: bus 7-9
+            ("score", 0, 13, 18),
+            ("score", 2, 21, 26),  # one place between score and softmax, which is free at 21
+            ("softmax", 0, 18, 21),
+            ("softmax", 2, 26, 29),
+            ("accumulate", 1, 21, 28),
+            ("accumulate", 3, 29, 36),
+            ("normalize", 4, 36, 40),
+            ("output", 4, 40, 48),  # 64 bytes through a port of 8 a cycle
+            ("dram", 4, 48, 59),
+        ]
+    )
 
 
 def test_back_pressure_of_the_k_buffer(tiny_machine):
@@ -71,45 +93,57 @@ def test_back_pressure_of_the_k_buffer(tiny_machine):
     score = {"score_adds": 5, "score_mults": 5, "softmax_exps": 1}
     trace = trace_of([(t, "score", score, [stream("k", 64 * t, 64)], None) for t in range(3)])
     spans = timeline(trace, tiny_machine(k_buffer={"tiles": 1}))
-    assert [span for span in spans if span[0] == "dram"] == [("dram", 0, 0, 11), ("dram", 1, 16, 27), ("dram", 2, 32, 43)]
+    assert [span for span in spans if span[0] == "dram"] == [
+        ("dram", 0, 0, 11),
+        ("dram", 1, 16, 27),
+        ("dram", 2, 32, 43),
+    ]
     spans = timeline(trace, tiny_machine(k_buffer={"tiles": 3}))
-    assert [span for span in spans if span[0] == "score"] == [("score", 0, 11, 16), ("score", 1, 17, 22), ("score", 2, 23, 28)]
+    assert [span for span in spans if span[0] == "score"] == [
+        ("score", 0, 11, 16),
+        ("score", 1, 17, 22),
+        ("score", 2, 23, 28),
+    ]
 
 
 def test_timeline_of_a_two_pass_sampled_head(tiny_machine):
-    """Stash of 16 bytes a tile through ports of 8 bytes a cycle; two rows of one burst each from tile 0, none from tile 1."""
+    """Stash of 16 bytes a tile, ports of 8 bytes a cycle; two rows of a burst each from tile 0, none from tile 1."""
     score = {"score_adds": 4, "score_mults": 4, "softmax_exps": 2}
     sample = {"sampling_adds": 2, "value_adds": 6}
-    trace = trace_of([
-        (0, "score", score, [stream("k", 0, 64), stream("stash", 0, 16, True)], None),
-        (1, "score", score, [stream("k", 64, 64), stream("stash", 16, 16, True)], None),
-        (-1, "budget", {"sampling_mults": 2}, [], None),
-        (0, "value", sample, [stream("stash", 0, 16)], ("v", [3, 9], 0, 64, 64)),
-        (1, "value", {"sampling_adds": 2}, [stream("stash", 16, 16)], None),
-        (-1, "output", {"value_mults": 2}, [stream("output", 0, 8, True)], None),
-    ])  # fmt: skip
-    assert timeline(trace, tiny_machine()) == sorted([
-        ("dram", 0, 0, 11),
-        ("dram", 1, 0, 12),
-        ("score", 0, 11, 15),
-        ("softmax", 0, 15, 17),
-        ("stash_write", 0, 17, 19),
-        ("score", 1, 17, 21),  # the place between score and softmax is free at 17
-        ("softmax", 1, 21, 23),
-        ("stash_write", 1, 23, 25),
-        ("budget", 2, 25, 27),
-        ("stash_read", 3, 27, 29),
-        ("sampler", 3, 29, 31),
-        ("stash_read", 4, 31, 33),  # one place between the stash and the sampler
-        ("sampler", 4, 33, 35),
-        ("gather", 3, 31, 33),  # addresses at 32 and 33
-        ("dram", 3, 31, 44),  # bus 32-33 and 33-34
-        ("accumulate", 3, 44, 50),
-        ("accumulate", 4, 50, 50),
-        ("normalize", 5, 50, 52),
-        ("output", 5, 52, 53),
-        ("dram", 5, 53, 64),
-    ])  # fmt: skip
+    trace = trace_of(
+        [
+            (0, "score", score, [stream("k", 0, 64), stream("stash", 0, 16, True)], None),
+            (1, "score", score, [stream("k", 64, 64), stream("stash", 16, 16, True)], None),
+            (-1, "budget", {"sampling_mults": 2}, [], None),
+            (0, "value", sample, [stream("stash", 0, 16)], ("v", [3, 9], 0, 64, 64)),
+            (1, "value", {"sampling_adds": 2}, [stream("stash", 16, 16)], None),
+            (-1, "output", {"value_mults": 2}, [stream("output", 0, 8, True)], None),
+        ]
+    )
+    assert timeline(trace, tiny_machine()) == sorted(
+        [
+            ("dram", 0, 0, 11),
+            ("dram", 1, 0, 12),
+            ("score", 0, 11, 15),
+            ("softmax", 0, 15, 17),
+            ("stash_write", 0, 17, 19),
+            ("score", 1, 17, 21),  # the place between score and softmax is free at 17
+            ("softmax", 1, 21, 23),
+            ("stash_write", 1, 23, 25),
+            ("budget", 2, 25, 27),
+            ("stash_read", 3, 27, 29),
+            ("sampler", 3, 29, 31),
+            ("stash_read", 4, 31, 33),  # one place between the stash and the sampler
+            ("sampler", 4, 33, 35),
+            ("gather", 3, 31, 33),  # addresses at 32 and 33
+            ("dram", 3, 31, 44),  # bus 32-33 and 33-34
+            ("accumulate", 3, 44, 50),
+            ("accumulate", 4, 50, 50),
+            ("normalize", 5, 50, 52),
+            ("output", 5, 52, 53),
+            ("dram", 5, 53, 64),
+        ]
+    )
 
 
 def test_ternary_scores_take_adder_lanes_and_mac_lanes_where_there_are_none(tiny_machine):
@@ -125,8 +159,9 @@ def test_ternary_scores_take_adder_lanes_and_mac_lanes_where_there_are_none(tiny
 def test_stage_lanes_work_on_their_own_counters(tiny_machine):
     machine = tiny_machine(
         sampler={"lanes": 4, "adders_per_lane": 2, "random_numbers_per_cycle": 2, "search_compares_per_cycle": 3},
-        softmax={"lanes": 2, "adders_per_lane": 2}, accumulate={"lanes": 3},
-    )  # fmt: skip
+        softmax={"lanes": 2, "adders_per_lane": 2},
+        accumulate={"lanes": 3},
+    )
     score = (0, "score", {"softmax_compares": 4, "softmax_exps": 5, "softmax_adds": 12}, [], None)
     for counters, unit, cycles in (
         ({"sampling_floors": 9}, "sampler", 3),
@@ -143,18 +178,20 @@ def test_stage_lanes_work_on_their_own_counters(tiny_machine):
 
 # Laws
 
-shapes = st.fixed_dictionaries({
-    "method": st.sampled_from(["prop", "flash", "sdpa", "topk"]),
-    "score": st.sampled_from(["exact", "bernoulli"]),
-    "n_k": st.lists(st.integers(1, 130), min_size=1, max_size=2),
-    "kv_heads": st.integers(1, 3),
-    "g": st.integers(1, 2),
-    "d": st.sampled_from([2, 16, 24]),
-    "tile": st.sampled_from([16, 32, 100]),
-    "query_blocks": st.integers(1, 2),
-    "samples": st.integers(1, 9),
-    "seed": st.integers(0, 99),
-})  # fmt: skip
+shapes = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(["prop", "flash", "sdpa", "topk"]),
+        "score": st.sampled_from(["exact", "bernoulli"]),
+        "n_k": st.lists(st.integers(1, 130), min_size=1, max_size=2),
+        "kv_heads": st.integers(1, 3),
+        "g": st.integers(1, 2),
+        "d": st.sampled_from([2, 16, 24]),
+        "tile": st.sampled_from([16, 32, 100]),
+        "query_blocks": st.integers(1, 2),
+        "samples": st.integers(1, 9),
+        "seed": st.integers(0, 99),
+    }
+)
 
 
 @st.composite
@@ -179,22 +216,41 @@ def machines(draw):
         "stash": {"bytes": draw(st.sampled_from([0, 100, 1000, 5000, 10**6])), "port_bytes_per_cycle": draw(lanes)},
         "budget": {"lanes": draw(lanes)},
         "selection": {"compares_per_cycle": draw(lanes), "lookahead_tiles": draw(few)},
-        "sampler": {"lanes": draw(lanes), "adders_per_lane": draw(few), "queue_tiles": draw(few), "random_numbers_per_cycle": draw(lanes),
-                    "search_compares_per_cycle": draw(lanes)},
+        "sampler": {
+            "lanes": draw(lanes),
+            "adders_per_lane": draw(few),
+            "queue_tiles": draw(few),
+            "random_numbers_per_cycle": draw(lanes),
+            "search_compares_per_cycle": draw(lanes),
+        },
         "gather": {"addresses_per_cycle": draw(few), "outstanding": draw(st.integers(1, 40)), "queue_items": draw(few)},
         "accumulate": {"lanes": draw(lanes)},
         "merge": {"lanes": draw(lanes), "lookahead_tiles": draw(st.integers(0, 5))},
         "normalize": {"lanes": draw(lanes)},
         "output": {"port_bytes_per_cycle": draw(lanes), "buffer_items": draw(few)},
-    }  # fmt: skip
+    }
 
 
 FASTER = [
-    ("clock_hz",), ("memory", "bandwidth_bytes_per_s"), ("score", "mac_lanes"), ("score", "adder_lanes"), ("softmax", "lanes"),
-    ("stash", "port_bytes_per_cycle"), ("budget", "lanes"), ("selection", "compares_per_cycle"), ("sampler", "lanes"), ("sampler", "adders_per_lane"),
-    ("sampler", "random_numbers_per_cycle"), ("sampler", "search_compares_per_cycle"), ("gather", "addresses_per_cycle"),
-    ("gather", "outstanding"), ("accumulate", "lanes"), ("merge", "lanes"), ("normalize", "lanes"), ("output", "port_bytes_per_cycle"),
-]  # fmt: skip
+    ("clock_hz",),
+    ("memory", "bandwidth_bytes_per_s"),
+    ("score", "mac_lanes"),
+    ("score", "adder_lanes"),
+    ("softmax", "lanes"),
+    ("stash", "port_bytes_per_cycle"),
+    ("budget", "lanes"),
+    ("selection", "compares_per_cycle"),
+    ("sampler", "lanes"),
+    ("sampler", "adders_per_lane"),
+    ("sampler", "random_numbers_per_cycle"),
+    ("sampler", "search_compares_per_cycle"),
+    ("gather", "addresses_per_cycle"),
+    ("gather", "outstanding"),
+    ("accumulate", "lanes"),
+    ("merge", "lanes"),
+    ("normalize", "lanes"),
+    ("output", "port_bytes_per_cycle"),
+]
 
 
 def doubled(fields, path):
@@ -266,22 +322,33 @@ def test_doubling_the_clock_leaves_memory_seconds_unchanged(make_trace, tiny_mac
 
 @pytest.mark.parametrize("method", ["prop", "flash", "sdpa", "topk"])
 def test_with_endless_lanes_only_memory_takes_time(make_trace, method):
-    """All that isn't DRAM takes a cycle of 1 ps; what is left is the bus, and latency where something waits for its rows."""
+    """All that isn't DRAM takes a cycle of 1 ps; what is left is the bus."""
     many = 10**9
     machine = {
-        "base": "mac_hbm3", "clock_hz": 10**12, "stash": {"port_bytes_per_cycle": many}, "softmax": {"lanes": many},
-        "score": {"mac_lanes": many}, "budget": {"lanes": many}, "selection": {"compares_per_cycle": many},
+        "base": "mac_hbm3",
+        "clock_hz": 10**12,
+        "stash": {"port_bytes_per_cycle": many},
+        "softmax": {"lanes": many},
+        "score": {"mac_lanes": many},
+        "budget": {"lanes": many},
+        "selection": {"compares_per_cycle": many},
         "sampler": {"lanes": many, "random_numbers_per_cycle": many, "search_compares_per_cycle": many},
-        "gather": {"addresses_per_cycle": many, "outstanding": 10**5}, "accumulate": {"lanes": many}, "merge": {"lanes": many},
-        "normalize": {"lanes": many}, "output": {"port_bytes_per_cycle": many}, "memory": {"latency_s": 0},
-    }  # fmt: skip
+        "gather": {"addresses_per_cycle": many, "outstanding": 10**5},
+        "accumulate": {"lanes": many},
+        "merge": {"lanes": many},
+        "normalize": {"lanes": many},
+        "output": {"port_bytes_per_cycle": many},
+        "memory": {"latency_s": 0},
+    }
     result = simulate(make_trace(method, n_k=(4096,), d=64, tile=256, kv_heads=4, g=4), machine)
     assert result.bound_by == "dram"
     assert result.busy_s["dram"] == pytest.approx(result.latency_s, rel=1e-3)
 
 
 def test_dense_bytes_at_32_and_8_kv_heads_are_four_to_one(make_trace):
-    full, grouped = (simulate(make_trace("sdpa", n_k=(512,), kv_heads=h, g=32 // h, d=128, tile=256), "mac_hbm3") for h in (32, 8))
+    full, grouped = (
+        simulate(make_trace("sdpa", n_k=(512,), kv_heads=h, g=32 // h, d=128, tile=256), "mac_hbm3") for h in (32, 8)
+    )
     for kind in ("k_read", "v_read"):
         assert full.traffic_bytes[kind] == 4 * grouped.traffic_bytes[kind] == 512 * 32 * 128 * 2
 

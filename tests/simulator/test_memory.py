@@ -1,4 +1,4 @@
-"""The memory bus: exact arithmetic, hand-computed timelines, burst addresses against a plain reading of the definition."""
+"""The memory bus: exact arithmetic, hand-computed timelines, burst addresses against their definition."""
 
 from fractions import Fraction
 
@@ -16,7 +16,11 @@ FREE = DramEnergy(activate_j=None, read_j_per_bit=None, write_j_per_bit=None, ba
 
 
 def memory(bandwidth=64_000_000_000, latency_s=10e-9, burst=64, page=1024):
-    return BandwidthMemory(MemoryModel(bandwidth_bytes_per_s=bandwidth, latency_s=latency_s, burst_bytes=burst, page_bytes=page, energy=FREE))
+    return BandwidthMemory(
+        MemoryModel(
+            bandwidth_bytes_per_s=bandwidth, latency_s=latency_s, burst_bytes=burst, page_bytes=page, energy=FREE
+        )
+    )
 
 
 def bursts(*numbers, burst=64):
@@ -36,7 +40,8 @@ def test_stream_timeline():
 def test_gather_timeline_with_two_rows_in_flight():
     bus, window = memory(), Window.of(2)
     ready = np.array([1, 2, 3, 4], np.int64) * NS
-    # Two bursts a row. Row 0: issued 1, done 1 + 2 + 10 = 13. Row 1: bus free at 3, done 15. Row 2 waits for row 0: 13 + 2 + 10.
+    # Two bursts a row. Row 0: issued 1, done 1 + 2 + 10 = 13. Row 1: bus free at 3, done 15.
+    # Row 2 waits for row 0: 13 + 2 + 10.
     # Row 3 waits for row 1 (15), the bus is free then: 15 + 2 + 10.
     rows = bursts(0, 1, 10, 11, 20, 21, 30, 31)
     assert bus.gather(rows[:4], np.array([2, 4]), ready[:2], window) == 15 * NS
@@ -64,7 +69,10 @@ def test_ten_bytes_a_cycle_is_never_exceeded():
         assert done - 1 < exact <= done
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 50 * NS)), min_size=1, max_size=30), st.integers(10**6, 10**13))
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 50 * NS)), min_size=1, max_size=30),
+    st.integers(10**6, 10**13),
+)
 def test_achieved_bandwidth_stays_below_the_configured_one(jobs, bandwidth):
     bus, now, start, moved, end = memory(bandwidth, 0.0), 0, None, 0, 0
     for n, gap in jobs:
@@ -93,7 +101,14 @@ def test_activates_count_page_changes_in_request_order():
     assert bus.report().activates == 3
 
 
-@given(st.integers(0, 500), st.integers(1, 300), st.integers(1, 90), st.integers(0, 200), st.integers(0, 40), st.sampled_from([8, 32, 64]))
+@given(
+    st.integers(0, 500),
+    st.integers(1, 300),
+    st.integers(1, 90),
+    st.integers(0, 200),
+    st.integers(0, 40),
+    st.sampled_from([8, 32, 64]),
+)
 def test_addresses_are_the_bursts_of_the_bytes(first, nbytes, piece, gap, skip, burst):
     skip = min(skip, nbytes - 1)
     stride = piece + gap

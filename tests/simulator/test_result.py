@@ -8,17 +8,65 @@ import pytest
 from santa_sim.hardware import load_hardware
 from santa_sim.simulator import simulate
 
-ENERGY = ["dram_activate", "dram_read", "dram_write", "dram_background", "sram", "score", "softmax", "selection", "sampling",
-          "accumulate", "merge", "normalize", "leakage"]  # fmt: skip
-TRAFFIC = ["q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write", "total"]
+ENERGY = [
+    "dram_activate",
+    "dram_read",
+    "dram_write",
+    "dram_background",
+    "sram",
+    "score",
+    "softmax",
+    "selection",
+    "sampling",
+    "accumulate",
+    "merge",
+    "normalize",
+    "leakage",
+]
+TRAFFIC = [
+    "q_read",
+    "k_read",
+    "v_read",
+    "stash_read",
+    "stash_write",
+    "partials_read",
+    "partials_write",
+    "output_write",
+    "total",
+]
 OPS = {
-    "score": ["adds", "mults"], "softmax": ["exps", "compares", "adds", "mults"], "selection": ["compares"],
-    "sampling": ["random_numbers", "compares", "adds", "mults", "floors"], "value": ["adds", "mults", "shifts"],
+    "score": ["adds", "mults"],
+    "softmax": ["exps", "compares", "adds", "mults"],
+    "selection": ["compares"],
+    "sampling": ["random_numbers", "compares", "adds", "mults", "floors"],
+    "value": ["adds", "mults", "shifts"],
     "merge": ["adds", "mults", "exps"],
-}  # fmt: skip
-TOP = ["workload", "method", "score", "samples", "samples_drawn", "hardware", "precision", "seed", "latency_s", "cycles", "energy_j",
-       "bound_by", "energy_breakdown_j", "traffic_bytes", "useful_bytes", "sram_bytes", "ops", "accesses", "value_rows_unique_per_head",
-       "value_rows_unique_per_group", "value_row_fraction", "error", "utilization"]  # fmt: skip
+}
+TOP = [
+    "workload",
+    "method",
+    "score",
+    "samples",
+    "samples_drawn",
+    "hardware",
+    "precision",
+    "seed",
+    "latency_s",
+    "cycles",
+    "energy_j",
+    "bound_by",
+    "energy_breakdown_j",
+    "traffic_bytes",
+    "useful_bytes",
+    "sram_bytes",
+    "ops",
+    "accesses",
+    "value_rows_unique_per_head",
+    "value_rows_unique_per_group",
+    "value_row_fraction",
+    "error",
+    "utilization",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +82,9 @@ def test_keys(result):
     assert {stage: list(names) for stage, names in data["ops"].items()} == OPS
     assert data["accesses"].keys() == {"score", "value"}
     assert data["sram_bytes"].keys() == {"read", "write"}
-    assert {"dram", "score", "softmax", "sampler", "gather", "accumulate", "merge", "normalize"} <= set(data["utilization"])
+    assert {"dram", "score", "softmax", "sampler", "gather", "accumulate", "merge", "normalize"} <= set(
+        data["utilization"]
+    )
 
 
 def test_sums_and_whole_numbers(result):
@@ -63,7 +113,9 @@ def test_energy_of_operations_by_their_types(make_trace):
     assert energy["normalize"] == pytest.approx(normalisation * 3.7e-12)
     softmax = ops["softmax"]
     assert energy["softmax"] == pytest.approx(
-        softmax["exps"] * table.operation_j("exp") + (softmax["compares"] + softmax["adds"]) * 0.9e-12 + softmax["mults"] * 3.7e-12
+        softmax["exps"] * table.operation_j("exp")
+        + (softmax["compares"] + softmax["adds"]) * 0.9e-12
+        + softmax["mults"] * 3.7e-12
     )
     assert energy["merge"] == energy["selection"] == 0
 
@@ -116,7 +168,9 @@ def test_an_adder_machine_is_smaller_at_equal_lanes_and_iso_area_is_not_larger(m
     for name in ("mac_hbm3", "adder_hbm3", "adder_hbm3_iso_area"):
         breakdown = simulate(trace, name).area_breakdown_m2
         areas[name] = breakdown["score"] + breakdown["accumulate"]
-    assert areas["adder_hbm3"] < areas["adder_hbm3_iso_area"] <= areas["mac_hbm3"] < areas["adder_hbm3_iso_area"] * 1.001
+    assert (
+        areas["adder_hbm3"] < areas["adder_hbm3_iso_area"] <= areas["mac_hbm3"] < areas["adder_hbm3_iso_area"] * 1.001
+    )
 
 
 def test_json_frame_and_file(result, tmp_path):

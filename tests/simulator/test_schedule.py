@@ -16,7 +16,9 @@ def requests(trace, machine):
     for job in schedule(compile_trace(trace, machine), machine).jobs["dram"]:
         kind = job.rows.kind if job.rows is not None else job.regions[0].kind
         buffer, _, verb = kind.partition("_")
-        names.append((int(items["kv_head"][job.row]), int(items["tile"][job.row]), buffer + ("w" if verb == "write" else "")))
+        names.append(
+            (int(items["kv_head"][job.row]), int(items["tile"][job.row]), buffer + ("w" if verb == "write" else ""))
+        )
     return names
 
 
@@ -25,21 +27,45 @@ def places(order, what):
 
 
 ROOMY = {
-    "lookahead_tiles": 2, "k_buffer": {"tiles": 4}, "v_buffer": {"tiles": 4}, "weights_buffer": {"tiles": 8},
-    "write_buffer": {"tiles": 8}, "gather": {"queue_items": 8}, "stash": {"bytes": 10**6}, "output": {"buffer_items": 8},
-}  # fmt: skip
+    "lookahead_tiles": 2,
+    "k_buffer": {"tiles": 4},
+    "v_buffer": {"tiles": 4},
+    "weights_buffer": {"tiles": 8},
+    "write_buffer": {"tiles": 8},
+    "gather": {"queue_items": 8},
+    "stash": {"bytes": 10**6},
+    "output": {"buffer_items": 8},
+}
 
 
 def test_dense_v_follows_its_k(make_trace, tiny_machine):
     order = requests(make_trace("sdpa", n_k=(96,), kv_heads=1), tiny_machine(**ROOMY))
-    assert order == [(0, 0, "q"), (0, 0, "k"), (0, 0, "v"), (0, 1, "k"), (0, 1, "v"), (0, 2, "k"), (0, 2, "v"), (0, -1, "outputw")]
+    assert order == [
+        (0, 0, "q"),
+        (0, 0, "k"),
+        (0, 0, "v"),
+        (0, 1, "k"),
+        (0, 1, "v"),
+        (0, 2, "k"),
+        (0, 2, "v"),
+        (0, -1, "outputw"),
+    ]
 
 
 def test_flash_rows_go_behind_so_many_further_tiles_of_k(make_trace, tiny_machine):
     order = requests(make_trace("flash", n_k=(160,), kv_heads=1), tiny_machine(**ROOMY))
     assert [entry for entry in order if entry[2] in "kv"] == [
-        (0, 0, "k"), (0, 1, "k"), (0, 2, "k"), (0, 0, "v"), (0, 3, "k"), (0, 1, "v"), (0, 4, "k"), (0, 2, "v"), (0, 3, "v"), (0, 4, "v"),
-    ]  # fmt: skip
+        (0, 0, "k"),
+        (0, 1, "k"),
+        (0, 2, "k"),
+        (0, 0, "v"),
+        (0, 3, "k"),
+        (0, 1, "v"),
+        (0, 4, "k"),
+        (0, 2, "v"),
+        (0, 3, "v"),
+        (0, 4, "v"),
+    ]
 
 
 def test_two_pass_rows_stream_between_the_next_heads_tiles(make_trace, tiny_machine):
@@ -77,7 +103,10 @@ def test_a_head_waits_for_the_half_of_the_stash_and_the_accumulators_that_it_nee
     spans = simulate(trace, machine, spans=True).spans
     for head in (2, 3):
         sampled = max(s.end_fs for s in spans if s.unit == "sampler" and heads[s.row] == head - 2)
-        assert min(s.start_fs for s in spans if s.unit == "softmax" and heads[s.row] == head and stages[s.row] == "score") >= sampled
+        assert (
+            min(s.start_fs for s in spans if s.unit == "softmax" and heads[s.row] == head and stages[s.row] == "score")
+            >= sampled
+        )
         normalised = max(s.end_fs for s in spans if s.unit == "normalize" and heads[s.row] == head - 2)
         assert min(s.start_fs for s in spans if s.unit == "accumulate" and heads[s.row] == head) >= normalised
 
