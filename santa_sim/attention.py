@@ -11,7 +11,7 @@ from .errors import InputError, choose
 from .fixed_point import BITS
 from .methods.kernel import prepare, run_layer
 from .methods.spec import SAMPLED, Spec
-from .trace import Trace, TraceWriter
+from .trace import TraceWriter
 
 STORAGE = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 KERNELS = ("cpu", "gpu", "torch")
@@ -53,7 +53,10 @@ def attention(q, k, v, method: str, S=None, *, k_top: int | None = None, score: 
         raise InputError(f"n_k has {len(used)} entries; there are {len(queries)} sequences")
     tensors = [check_tensors(*x) for x in zip(queries, keys, values, used)]
     if precision is None:
-        precision = _precision_of(tensors[0][0])
+        types = sorted({_precision_of(x) for of_sequence in tensors for x in of_sequence[:3]})
+        if len(types) > 1:
+            raise InputError(f"q, k and v come as {' and '.join(types)}; say which to compute in, such as precision={types[0]!r}")
+        precision = types[0]
     samples = tuple(S) if isinstance(S, (list, tuple)) else S
     spec = Spec(method=method, samples=samples, k=k_top, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
                 sampler=sampler, seed=seed, causal=causal, query_block=query_block, value_format=value_format)  # fmt: skip
@@ -80,7 +83,10 @@ def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[
     first_q, first_k = tensors[0][0][0], tensors[0][0][1]
     H, H_kv, d = first_q.shape[1], first_k.shape[1], first_q.shape[2]
     for sequence, of_layer in enumerate(tensors):
-        for q, k, _, _ in of_layer:
+        for q, k, _, decode in of_layer:
+            if decode != tensors[0][0][3]:
+                shapes = ("[n_q, H, d]", "[H, d]")
+                raise InputError(f"sequence {sequence}'s q is {shapes[decode]}, sequence 0's {shapes[not decode]}; run decode steps and prefills apart")
             if (q.shape[1], k.shape[1], q.shape[2]) != (H, H_kv, d):
                 raise InputError(f"sequence {sequence} has H={q.shape[1]}, H_kv={k.shape[1]}, d={q.shape[2]}; sequence 0 has H={H}, H_kv={H_kv}, d={d}")
     storage = STORAGE.get(spec.precision)
@@ -99,7 +105,7 @@ def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[
         outputs.append([])
         for index, (q, k, v, decode) in enumerate(of_layer):
             if storage is not None:
-                q, k, v = (np.ascontiguousarray(x.astype(storage, copy=False)) for x in (q, k, v))
+                q, k, v = (_stored(name, x, storage) for name, x in (("q", q), ("k", k), ("v", v)))
             S = spec.samples_at(index, len(of_layer)) if spec.method in SAMPLED else None
             tile = spec.tile_for(k.shape[0])
             out, tally = run(spec, prepare(spec, q, k, v, tile), sequence, layers[index], S, tile, writer, step)
@@ -138,6 +144,18 @@ def _runner(kernel: str):
             raise InputError('kernel="torch" needs torch: pip install "santa-sim[models]"') from None
         return run_torch
     raise InputError('kernel="gpu" is not in this version yet; use kernel="cpu", or kernel="torch" on a CUDA build of torch')
+
+
+def _stored(name: str, x: np.ndarray, storage: np.dtype) -> np.ndarray:
+    """x in its storage type, C-contiguous; InputError if a value lies beyond the type's range."""
+    if x.dtype == storage:
+        return np.ascontiguousarray(x)
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(x.astype(storage))
+    if not _all_finite(stored):
+        bad = tuple(np.argwhere(~np.isfinite(stored.astype(np.float32)))[0])
+        raise InputError(f"{name}[{', '.join(map(str, bad))}] = {x[bad]} is beyond the range of {_precision_of(stored)}")
+    return stored
 
 
 def _precision_of(q: np.ndarray) -> str:

@@ -190,6 +190,8 @@ class Block:
         stage = {"sdpa": self.dense, "topk": self.topk}.get(self.spec.method, self.sampled)
         stage(u, m, ell, result)
         result.saturated += int(result.values[:, :, 3].sum())
+        if not np.isfinite(result.out).all():
+            raise InputError(f"layer {self.layer_number}: sums of V overflow float32; scale V down")
         return result
 
     def scores(self, result):
@@ -199,6 +201,12 @@ class Block:
         m, ell = np.zeros((self.H_kv, self.R, self.T), np.float32), np.zeros((self.H_kv, self.R, self.T))
         stage = self.exact_scores if self.spec.score == "exact" else self.bernoulli_scores
         stage(keep_scores, u, m, ell, result)
+        if keep_scores:
+            finite = all(np.isfinite(u[:, r, : self.limits[r]]).all() for r in range(self.R))
+        else:
+            finite = np.isfinite(ell).all() and np.isfinite(m[ell > 0]).all()
+        if not finite:
+            raise InputError(f"layer {self.layer_number}: scores q.k overflow float32; scale q or k down")
         return u, m, ell
 
     def exact_scores(self, keep_scores, u, m, ell, result):

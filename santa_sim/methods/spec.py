@@ -73,6 +73,8 @@ class Spec:
             raise InputError(f"B={self.B!r}: score 'exact' draws no features; leave B out, or choose score='bernoulli-stratified'")
         if self.tile is not None:
             _whole("tile", self.tile, 1, 8192, "keys per tile, such as tile=256")
+        if not isinstance(self.causal, bool):
+            raise InputError(f"causal={self.causal!r} must be True or False")
         _whole("query_block", self.query_block, 1, 2**20, "query positions per block, such as query_block=64")
         _whole("seed", self.seed, 0, 2**64 - 1, "a whole number, such as seed=0")
         if self.allocation != "largest-remainder" and self.method != "s2anta-prop":
