@@ -126,7 +126,7 @@ class TorchBlock(Block):
             additions = drawn.sum(-1)
         result.features = _numpy(drawn.any(1))
         self._count_features(result, drawn, stratified, mean_group)
-        adds = _numpy(additions @ self.visible)
+        adds = _numpy(additions) @ _numpy(self.visible)
         per_head = drawn.reshape(H_kv, -1, G, d).any(1).sum((1, 2))  # features read by each grouped head, summed
         self._count_scores(result, score_adds=adds, score_mults=adds if mean_group else 0,
                            score_reads=_numpy(per_head)[:, None] * self.keys, softmax_mults=self.pairs)  # fmt: skip
