@@ -98,6 +98,19 @@ def test_random_numbers_at_their_ends(method, end):
         assert (counts.sum(axis=1) == 33).all()
 
 
+@pytest.mark.parametrize("by_threshold", [False, True])
+@pytest.mark.parametrize("method", ["s2anta-sys", "prop-systematic", "s2anta-prop", "s2anta-flash"])
+def test_every_tile_gives_exactly_its_budget_at_offset_zero(method, by_threshold):
+    """The last sample of each tile then lies on the tile's very end, where rounding down by one part in 2^53 would lose it."""
+    rng = np.random.default_rng(8)
+    for _ in range(60):
+        stashed = stash(rng.normal(0, 2, (8, 60)), int(rng.integers(2, 61)))
+        S = int(rng.integers(1, 100))
+        counts, budgets = draw(stashed, method, S, np.zeros_like(random_numbers(rng, method, *stashed.m.shape, S)), by_threshold)
+        for t in range(budgets.shape[1]):
+            assert (counts[:, t * stashed.tile : (t + 1) * stashed.tile].sum(axis=1) == budgets[:, t]).all()
+
+
 @pytest.mark.parametrize("end", [0.0, LARGEST_BELOW_ONE])
 @pytest.mark.parametrize("method", DRAWERS)
 def test_equal_scores_at_the_ends(method, end):
