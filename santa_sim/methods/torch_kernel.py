@@ -48,8 +48,8 @@ def to_device(spec: Spec, layer: Layer, device: str | torch.device | None = None
 
     def widen(x: np.ndarray) -> torch.Tensor:
         if spec.precision in _STORED:
-            return torch.from_numpy(x.view(np.int16)).to(device).view(_STORED[spec.precision]).float()
-        return torch.from_numpy(x).to(device, torch.float64 if spec.precision in BITS else torch.float32)
+            return torch.tensor(x.view(np.int16), device=device).view(_STORED[spec.precision]).float()
+        return torch.tensor(x, device=device, dtype=torch.float64 if spec.precision in BITS else torch.float32)
 
     return Tensors(widen(layer.k), widen(layer.v))
 

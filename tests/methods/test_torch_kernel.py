@@ -202,6 +202,16 @@ def test_bisect_counts_its_steps():
     assert steps.tolist() == [3, 3, 2, 2]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_tensors_may_be_read_only(precision):
+    arguments = tensors(9, 0, 20, 1, 2, 4)
+    for x in arguments:
+        x.setflags(write=False)
+    found, _ = attention(*arguments, method="sdpa", precision=precision, kernel="torch")
+    assert np.isfinite(np.float32(found)).all()
+
+
 def test_cuda_where_there_is_one():
     q, k, v = tensors(8, 0, 10, 1, 1, 4)
     spec = torch_kernel.Spec(method="sdpa", precision="fp32")
