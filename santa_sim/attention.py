@@ -9,6 +9,7 @@ import numpy as np
 
 from .errors import InputError, choose
 from .fixed_point import BITS
+from .jit import jit
 from .methods.kernel import prepare, run_layer
 from .methods.spec import SAMPLED, Spec
 from .trace import TraceWriter
@@ -143,7 +144,9 @@ def _runner(kernel: str):
         except ImportError:
             raise InputError('kernel="torch" needs torch: pip install "santa-sim[models]"') from None
         return run_torch
-    raise InputError('kernel="gpu" is not in this version yet; use kernel="cpu", or kernel="torch" on a CUDA build of torch')
+    from .gpu.kernel import run_layer as run_gpu  # CuPy itself is imported, or found missing, when it runs
+
+    return run_gpu
 
 
 def _stored(name: str, x: np.ndarray, storage: np.dtype) -> np.ndarray:
@@ -209,9 +212,20 @@ def check_tensors(q, k, v, n_k: int | None = None) -> tuple[np.ndarray, np.ndarr
     return q, k, v, decode
 
 
+_EXPONENTS = {"fp32": 0x7F800000, "fp16": 0x7C00, "bf16": 0x7F80}
+
+
+@jit
+def _none_special(bits, exponent):
+    """True if no element has all exponent bits set, as inf and NaN do."""
+    special = 0
+    for i in range(len(bits)):
+        special += (bits[i] & exponent) == exponent
+    return special == 0
+
+
 def _all_finite(x: np.ndarray) -> bool:
-    """np.isfinite(x).all(); the 16-bit types from their exponent bits, which is several times faster."""
-    if x.dtype == np.float32:
-        return bool(np.isfinite(x).all())
-    exponent = 0x7F80 if x.dtype == STORAGE["bf16"] else 0x7C00
-    return not bool(((np.ascontiguousarray(x).view(np.uint16) & exponent) == exponent).any())
+    """np.isfinite(x).all() in one pass over the bits."""
+    name = next(name for name, dtype in STORAGE.items() if dtype == x.dtype)
+    unsigned = np.uint32 if x.itemsize == 4 else np.uint16
+    return bool(_none_special(np.ascontiguousarray(x).view(unsigned).reshape(-1), unsigned(_EXPONENTS[name])))

@@ -1,0 +1,151 @@
+// What every kernel shares. Compiled by NVRTC or nvcc without any header; set at compile time:
+//   D      head dimension (64, 128 or 256)      G     query heads per KV head (1 ... 8)
+//   TILE   keys per tile (1 ... 512)            BF16  1: bfloat16, 0: float16
+//   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define FULL 0xffffffffu
+#define PITCH ((TILE + 3) / 4 * 4)  // floats of one tile's stash row
+#define INFINITE __int_as_float(0x7f800000)
+
+#if INSTRUMENT
+typedef float out_t;
+#define COUNT(counter, n) atomicAdd((u64 *)&(counter), (u64)(n))
+#else
+typedef u16 out_t;
+#define COUNT(counter, n)
+#endif
+
+// ---- programmatic dependent launch: the next kernel's blocks may start early, and wait here for our results ----
+
+__device__ __forceinline__ void allow_dependents() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// ---- storage formats ----
+
+__device__ __forceinline__ float low_half(u32 pair) {
+#if BF16
+    return __uint_as_float(pair << 16);
+#else
+    float x;
+    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(x) : "r"(pair));
+    return x;
+#endif
+}
+
+__device__ __forceinline__ float high_half(u32 pair) {
+#if BF16
+    return __uint_as_float(pair & 0xffff0000u);
+#else
+    float x;
+    asm("{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(x) : "r"(pair));
+    return x;
+#endif
+}
+
+__device__ __forceinline__ void store_output(out_t *at, float x) {
+#if INSTRUMENT
+    *at = x;
+#elif BF16
+    u32 bits = __float_as_uint(x);
+    *at = x == x ? (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16) : (u16)0x7fff;
+#else
+    u16 half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    *at = half;
+#endif
+}
+
+// ---- memory ----
+
+// 16 bytes that are read once: they should not push anything else out of the second-level cache
+__device__ __forceinline__ uint4 load_once(const void *at) {
+    uint4 x;
+#if STREAM_HINT
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at), "l"(policy));
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
+#endif
+    return x;
+}
+
+// ---- tensor cores: c[16 keys][8 heads] += a[16 keys][16 features] * b[16 features][8 heads] ----
+
+__device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#if BF16
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#endif
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// ---- exp(x) of x <= 0, on the stash's grid of 2^-40, so that float64 sums of it are exact in any order ----
+
+__device__ __forceinline__ float stash_exp(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    const float grid = 7.62939453125e-06f;  // 2^-17: float32 numbers from here on are multiples of 2^-40
+    return y >= grid ? y : __fadd_rn(__fadd_rn(y, grid), -grid);
+}
+
+// ---- Philox 4x32-10 (Salmon et al. 2011), word 0 as a multiple of 2^-24 in [0, 1) ----
+
+struct Stream {
+    u32 key0, key1, sequence, head, position;
+};
+
+__device__ __forceinline__ double uniform(const Stream &s, u32 index) {
+    u32 c0 = s.sequence, c1 = s.head, c2 = s.position, c3 = index, k0 = s.key0, k1 = s.key1;
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const u32 low0 = 0xD2511F53u * c0, high0 = __umulhi(0xD2511F53u, c0);
+        const u32 low1 = 0xCD9E8D57u * c2, high1 = __umulhi(0xCD9E8D57u, c2);
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (double)(c0 >> 8) * 5.9604644775390625e-08;
+}
+
+// ---- a warp's scan ----
+
+__device__ __forceinline__ double scan_warp(double x) {  // inclusive
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const double below = __shfl_up_sync(FULL, x, step);
+        if (lane >= step) x += below;
+    }
+    return x;
+}
+
+__device__ __forceinline__ int scan_warp(int x) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(FULL, x, step);
+        if (lane >= step) x += below;
+    }
+    return x;
+}

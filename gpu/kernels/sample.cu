@@ -1,0 +1,408 @@
+// Budgets, draws and gather, from the stash alone (Algorithms 4 and 5 of arXiv:2605.01910). Grid: splits x heads x sequences.
+//
+// Every block works out its head's tile masses and their prefix (exact in float64, so all blocks agree), then draws its
+// part of the S samples: a warp takes a few samples at a time, reads the u of their tiles, finds their keys, and adds their
+// rows of V. Tiles without a sample are never read. The partial sums of a head are added in a fixed order, through the
+// cluster's shared memory (CLUSTER = 1: a head's splits are one cluster) or by the block that finishes last.
+//
+// METHOD 0: one systematic sample over all tiles; 1: largest remainder; 2: independent; 3: one draw per stratum
+
+#include "common.cuh"
+#include "draw.cuh"
+
+#define THREADS 256
+#define SAMPLE_WARPS (THREADS / 32)
+#define AT_ONCE 4  // samples of a warp whose loads are in flight together
+
+struct Sample {
+    double k, low, high;  // METHOD 0, 1: its whole number and its tile's positions; 2, 3: k is its threshold
+    int tile, unused;
+};
+
+struct Between {
+    double doubles[SAMPLE_WARPS];
+    int ints[SAMPLE_WARPS];
+};
+
+// sum over the block and, for this thread, over the threads before it
+__device__ __forceinline__ double scan_block(double x, Between &between, double &total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const double through = scan_warp(x);
+    __syncthreads();
+    if (lane == 31) between.doubles[warp] = through;
+    __syncthreads();
+    double before = 0;
+    total = 0;
+#pragma unroll
+    for (int i = 0; i < SAMPLE_WARPS; i++) {
+        if (i == warp) before = total;
+        total += between.doubles[i];
+    }
+    return before + (through - x);
+}
+
+__device__ __forceinline__ int scan_block(int x, Between &between, int &total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int through = scan_warp(x);
+    __syncthreads();
+    if (lane == 31) between.ints[warp] = through;
+    __syncthreads();
+    int before = 0;
+    total = 0;
+#pragma unroll
+    for (int i = 0; i < SAMPLE_WARPS; i++) {
+        if (i == warp) before = total;
+        total += between.ints[i];
+    }
+    return before + through - x;
+}
+
+// The bits of the `left`-th largest of n non-negative fractions, and how many are strictly larger (then ties go by index).
+// Bisection over the bit patterns, which order as the numbers do; stops as soon as a cut separates exactly `left`.
+__device__ __forceinline__ i64 cut_of(const double *fractions, int first, int last, int left, Between &between, int &larger) {
+    i64 below = -1, above = 0x3ff0000000000000ll;  // count(> below) >= left > count(> above), all fractions are < 1
+    larger = 0;
+    while (above - below > 1) {
+        const i64 middle = below + (above - below) / 2;
+        int mine = 0, count;
+        for (int t = first; t < last; t++) mine += __double_as_longlong(fractions[t]) > middle;
+        scan_block(mine, between, count);
+        if (count == left) {
+            larger = left;
+            return middle;
+        }
+        if (count > left) {
+            below = middle;
+        } else {
+            above = middle;
+            larger = count;
+        }
+    }
+    return above;  // fractions equal to `above` are ties: left - larger of them are taken
+}
+
+#if INSTRUMENT
+__device__ bool goes_first(const double *x, int a, int b) { return x[a] < x[b] || (x[a] == x[b] && a > b); }
+
+__device__ int sift_down(const double *x, int *heap, int size, int root) {
+    int compares = 0;
+    while (true) {
+        int child = 2 * root + 1;
+        if (child >= size) return compares;
+        if (child + 1 < size) {
+            compares++;
+            child += goes_first(x, heap[child + 1], heap[child]);
+        }
+        compares++;
+        if (!goes_first(x, heap[child], heap[root])) return compares;
+        const int swapped = heap[root];
+        heap[root] = heap[child];
+        heap[child] = swapped;
+        root = child;
+    }
+}
+
+// comparisons of the heap selection that Tables 8 and 10 count; one thread
+__device__ int heap_compares(const double *x, int n, int k, int *heap) {
+    const int size = min(k, n);
+    int compares = 0;
+    for (int j = 0; j < size; j++) heap[j] = j;
+    for (int root = size / 2 - 1; root >= 0; root--) compares += sift_down(x, heap, size, root);
+    for (int j = size; size > 0 && j < n; j++) {
+        compares++;
+        if (x[j] > x[heap[0]]) {
+            heap[0] = j;
+            compares += sift_down(x, heap, size, 0);
+        }
+    }
+    return compares;
+}
+#endif
+
+#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ float read_from_block(const float *shared, int rank) {
+    float x;
+    u32 at = (u32)__cvta_generic_to_shared(shared), there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there));
+    return x;
+}
+#endif
+
+// v [B, n, H_kv, D];  u, m, ell from the score pass;  T tiles of the longest sequence;  S samples per head
+// per_split: samples of one block;  head0: layer * H;  positions [B], the queries' positions, or null: `position` each
+// out [B, H, D];  partial [B, H, splits, D] and tickets [B, H] (zero before and after): the splits' sums, if not CLUSTER
+// budget_counts [B, H_kv, 9], draw_counts [B, H_kv, T, 4], value_counts [B, H_kv, T, 4], budgets [B, H, T], rows [B, H, S]
+// masses [B, H, T], heaps [B, H, T]: the trace's build only
+extern "C" __global__ void __launch_bounds__(THREADS)
+sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i64 v_sequence, i64 v_row, int T, int S, int per_split,
+       u64 seed, u32 sequence0, u32 head0, u32 position, const u32 *__restrict__ positions, int by_threshold,
+       const float *__restrict__ u, const float *__restrict__ m, const double *__restrict__ ell, out_t *__restrict__ out,
+       float *partial, u32 *tickets, i64 *budget_counts, i64 *draw_counts, i64 *value_counts, i64 *budgets, int *rows, double *masses_out,
+       int *heaps) {
+    extern __shared__ double dynamic[];
+    double *const masses = dynamic;                          // [T]; then, for METHOD 1, fractions
+    Sample *const samples = (Sample *)(dynamic + T);         // [per_split]
+    __shared__ Between between;
+    __shared__ float sums[SAMPLE_WARPS][D];
+    const int split = blockIdx.x, splits = gridDim.x, h = blockIdx.y, H = gridDim.y, sequence = blockIdx.z;
+    const int kv = h / G, H_kv = H / G, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const i64 head = (i64)sequence * H + h, kv_head = (i64)sequence * H_kv + kv;
+    const int n = lengths ? lengths[sequence] : n_most;
+    const int tiles = (n + TILE - 1) / TILE;
+    const int first_sample = split * per_split, count = min(S - first_sample, per_split);
+    const bool counting = INSTRUMENT && split == 0;
+    (void)counting;
+    Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence, head0 + h, positions ? positions[sequence] : position};
+
+    wait_for_predecessor();
+    m += head * T;
+    ell += head * T;
+    float sum[FEATURES];
+#pragma unroll
+    for (int i = 0; i < FEATURES; i++) sum[i] = 0;
+
+    if (n > 0) {
+        // ---- tile masses on a grid of 2^-32, and their prefix ----
+        const int each = (tiles + THREADS - 1) / THREADS;
+        const int first = min((int)threadIdx.x * each, tiles), last = min(first + each, tiles);
+        float top = -INFINITE;
+        for (int t = first; t < last; t++) top = fmaxf(top, m[t]);
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(FULL, top, step));
+        if (lane == 0) between.doubles[warp] = top;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < SAMPLE_WARPS; i++) top = fmaxf(top, (float)between.doubles[i]);
+        double mine = 0, Z;
+        for (int t = first; t < last; t++) {
+            const double mass = __dmul_rn(rint(__dmul_rn(__dmul_rn(exp((double)m[t] - (double)top), ell[t]), 4294967296.0)), 2.3283064365386963e-10);
+            masses[t] = mass;
+            mine += mass;
+#if INSTRUMENT
+            if (counting) {
+                masses_out[head * T + t] = mass;
+                COUNT(budget_counts[kv_head * 9 + 0], 1);  // exponentials
+                COUNT(budget_counts[kv_head * 9 + 1], 1);  // maximum
+                COUNT(budget_counts[kv_head * 9 + 2], 1);
+                COUNT(budget_counts[kv_head * 9 + 3], 1);
+                COUNT(budget_counts[kv_head * 9 + 6], 1);  // prefix
+            }
+#endif
+        }
+        double prefix = scan_block(mine, between, Z);
+
+#if METHOD == 0
+        // ---- positions: prefix * S / Z + offset; a tile holds the whole numbers between its first and last position ----
+        const double offset = uniform(random, 0), scale = __ddiv_rn((double)S, Z), end = __dadd_rn((double)S, offset);
+        double low = prefix == 0 ? offset : prefix == Z ? end : fmin(__dadd_rn(offset, __dmul_rn(scale, prefix)), end);
+        if (counting && threadIdx.x == 0) {
+            COUNT(budget_counts[kv_head * 9 + 4], 1);
+            COUNT(budget_counts[kv_head * 9 + 7], 1);
+        }
+        for (int t = first; t < last; t++) {
+            prefix += masses[t];
+            const double high = prefix == Z ? end : fmin(__dadd_rn(offset, __dmul_rn(scale, prefix)), end);
+            const int from = (int)floor(low), to = (int)floor(high);
+            for (int k = max(from, first_sample); k < min(to, first_sample + count); k++)
+                samples[k - first_sample] = Sample{(double)(k + 1), low, high, t, 0};
+            low = high;
+#if INSTRUMENT
+            if (counting) {
+                budgets[head * T + t] = to - from;
+                COUNT(budget_counts[kv_head * 9 + 7], 1);
+                COUNT(budget_counts[kv_head * 9 + 6], 2);
+                COUNT(budget_counts[kv_head * 9 + 8], 1);
+            }
+#endif
+        }
+#elif METHOD == 1
+        // ---- floor(S * mass / Z), and one more for the largest fractions; ties to the lowest tile ----
+        const double scale = __ddiv_rn((double)S, Z);
+        int whole = 0, wholes;
+        for (int t = first; t < last; t++) whole += (int)floor(__dmul_rn(scale, masses[t]));
+        scan_block(whole, between, wholes);
+        const int left = S - wholes;
+        double *const fractions = (double *)(samples + per_split);
+        for (int t = first; t < last; t++) {
+            const double share = __dmul_rn(scale, masses[t]);
+            fractions[t] = __dsub_rn(share, floor(share));
+        }
+        __syncthreads();
+        int larger = 0, total;
+        const i64 cut = left > 0 ? cut_of(fractions, first, last, left, between, larger) : 0x3ff0000000000000ll;
+        int ties = 0;
+        for (int t = first; t < last; t++) ties += __double_as_longlong(fractions[t]) == cut;
+        int ties_before = scan_block(ties, between, total), here = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            int tie = ties_before, place = 0;
+            if (pass == 1) place = scan_block(here, between, total);
+            for (int t = first; t < last; t++) {
+                const double share = __dmul_rn(scale, masses[t]);
+                const i64 fraction = __double_as_longlong(fractions[t]);
+                const int extra = fraction > cut || (fraction == cut && larger + tie++ < left);
+                const int budget = (int)floor(share) + extra;
+                if (pass == 0) {
+                    here += budget;
+                    continue;
+                }
+                const int from = max(place, first_sample), to = min(place + budget, first_sample + count);
+                if (from < to) {
+                    const double low = uniform(random, t), high = __dadd_rn(low, (double)budget);
+                    for (int k = from; k < to; k++) samples[k - first_sample] = Sample{(double)(k - place + 1), low, high, t, 0};
+                }
+                place += budget;
+#if INSTRUMENT
+                if (counting) {
+                    budgets[head * T + t] = budget;
+                    COUNT(budget_counts[kv_head * 9 + 7], 1);
+                    COUNT(budget_counts[kv_head * 9 + 8], 1);
+                    COUNT(budget_counts[kv_head * 9 + 6], 2 + extra);
+                    COUNT(budget_counts[kv_head * 9 + 4], 1);
+                }
+#endif
+            }
+        }
+#if INSTRUMENT
+        if (counting && threadIdx.x == 0) {
+            COUNT(budget_counts[kv_head * 9 + 7], 1);
+            COUNT(budget_counts[kv_head * 9 + 5], heap_compares(fractions, tiles, left, heaps + head * T));
+        }
+#endif
+#else
+        // ---- S thresholds, over the whole distribution or one in each of S equal strata ----
+        double *const through = (double *)(samples + per_split);  // prefix after each tile
+        for (int t = first; t < last; t++) {
+            prefix += masses[t];
+            through[t] = prefix;
+        }
+        __syncthreads();
+        for (int j = threadIdx.x; j < count; j += THREADS) {
+            const double drawn = uniform(random, first_sample + j);
+#if METHOD == 3
+            const double threshold = __dmul_rn(__dadd_rn((double)(first_sample + j), drawn), __ddiv_rn(Z, (double)S));
+#else
+            const double threshold = __dmul_rn(drawn, Z);
+#endif
+            int from = 0, to = tiles - 1, compares = 0;
+            while (from < to) {
+                const int middle = (from + to) >> 1;
+                compares++;
+                if (through[middle] > threshold || through[middle] == Z) to = middle;
+                else from = middle + 1;
+            }
+            const double before = from ? through[from - 1] : 0.0;
+            samples[j] = Sample{__dmul_rn(__dsub_rn(threshold, before), __ddiv_rn(ell[from], masses[from])), 0.0, 0.0, from, 0};
+#if INSTRUMENT
+            COUNT(budgets[head * T + from], 1);
+            COUNT(budget_counts[kv_head * 9 + 4], 1);
+            COUNT(budget_counts[kv_head * 9 + 5], compares);
+            COUNT(budget_counts[kv_head * 9 + 6], METHOD == 3 ? 2 : 1);
+            COUNT(budget_counts[kv_head * 9 + 7], 2);
+#endif
+        }
+#endif
+        __syncthreads();
+
+#if INSTRUMENT
+        // ---- what drawing costs: a scan of u in each tile with a budget, or in all of them for one global CDF ----
+        for (int t = first; counting && t < last; t++) {
+            const int w = min(n - t * TILE, TILE);
+            i64 *const counts = draw_counts + (kv_head * T + t) * 4;
+#if METHOD >= 2
+            COUNT(counts[1], w);
+#else
+            const i64 budget = budgets[head * T + t];
+            if (budget == 0 && !EVERY_TILE) continue;
+            COUNT(counts[0], by_threshold ? w + budget : 0);
+            COUNT(counts[1], by_threshold ? w + budget + 1 : 3 * w);
+            COUNT(counts[2], by_threshold ? budget + 1 : w + 1);
+            COUNT(counts[3], by_threshold ? 0 : w + 1);
+#endif
+        }
+#endif
+
+        // ---- draw and gather ----
+        const float *const stash = u + (kv_head * T * G + h % G) * PITCH;
+        const u16 *const values = v + sequence * v_sequence + kv * D;
+        for (int group = warp * AT_ONCE; group < count; group += SAMPLE_WARPS * AT_ONCE) {
+            float x[AT_ONCE][CHUNK];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                load_chunk(stash + (i64)samples[min(group + i, count - 1)].tile * (G * PITCH), x[i]);
+            Row row[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const Sample s = samples[min(group + i, count - 1)];
+#if METHOD >= 2
+                const int j = find_key(Threshold{ell[s.tile]}, s.k, x[i]);
+#else
+                const int j = find_key(Positions(s.low, s.high, ell[s.tile], by_threshold), s.k, x[i]);
+#endif
+                const int key = s.tile * TILE + j;
+                row[i] = load_row(values + (i64)key * v_row);
+#if INSTRUMENT
+                if (lane == 0 && group + i < count) {
+                    rows[head * S + first_sample + group + i] = key;
+                    COUNT(value_counts[(kv_head * T + s.tile) * 4 + 0], D);
+                    COUNT(value_counts[(kv_head * T + s.tile) * 4 + 2], D);
+#if METHOD >= 2
+                    int from = 0, to = min(n - s.tile * TILE, TILE) - 1, compares = 0;
+                    for (; from < to; compares++) {  // the path of a binary search that ends at j
+                        const int middle = (from + to) >> 1;
+                        if (middle >= j) to = middle;
+                        else from = middle + 1;
+                    }
+                    COUNT(draw_counts[(kv_head * T + s.tile) * 4], compares);
+#endif
+                }
+#endif
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                if (group + i < count) add_row(sum, row[i]);
+        }
+    }
+
+    // ---- add up: the warps, then the splits, each in order ----
+#pragma unroll
+    for (int i = 0; i < FEATURES; i++) sums[warp][lane * FEATURES + i] = sum[i];
+    __syncthreads();
+    float total = 0;
+    if (threadIdx.x < D)
+        for (int i = 0; i < SAMPLE_WARPS; i++) total += sums[i][threadIdx.x];
+    const float share = 1.0f / (float)S;
+#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __syncthreads();
+    if (threadIdx.x < D) sums[0][threadIdx.x] = total;
+    cluster_barrier();
+    if (split == 0 && threadIdx.x < D) {
+        total = 0;
+        for (int i = 0; i < splits; i++) total += read_from_block(&sums[0][threadIdx.x], i);
+        store_output(out + head * D + threadIdx.x, total * share);
+    }
+    cluster_barrier();
+#else
+    if (splits > 1) {
+        __shared__ u32 ticket;
+        if (threadIdx.x < D) {
+            __stcg(partial + (head * splits + split) * D + threadIdx.x, total);
+            __threadfence();
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) ticket = atomicAdd(tickets + head, 1);
+        __syncthreads();
+        if (ticket != splits - 1) return;
+        __threadfence();
+        if (threadIdx.x == 0) tickets[head] = 0;
+        total = 0;
+        if (threadIdx.x < D)
+            for (int i = 0; i < splits; i++) total += __ldcg(partial + (head * splits + i) * D + threadIdx.x);
+    }
+    if (threadIdx.x < D) store_output(out + head * D + threadIdx.x, total * share);
+#endif
+}

@@ -1,0 +1,52 @@
+"""Sources that stand alone and compile for every architecture; what the kernels refuse."""
+
+import subprocess
+
+import pytest
+from santa_sim.gpu import build
+
+from santa_sim import InputError
+from santa_sim.methods.spec import Spec
+
+# every value stage, type, head dimension and both builds at least once
+VARIANTS = (
+    build.Variant(128, 4, 256, "bf16", method=0, cluster=True),
+    build.Variant(64, 7, 100, "fp16", method=1, every_tile=False, instrument=True),
+    build.Variant(256, 1, 32, "bf16", method=2, instrument=True),
+    build.Variant(128, 8, 512, "fp16", method=3),
+)
+
+
+@pytest.mark.parametrize("file", sorted(set(build.SOURCES.values())))
+def test_sources_include_nothing(file):
+    assert "#include" not in build.source(file)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"d{v.d}-G{v.group}-{v.precision}")
+@pytest.mark.parametrize("kernel", build.SOURCES)
+def test_compiles_for_every_architecture(kernel, variant, nvcc, tmp_path):
+    path = tmp_path / f"{kernel}.cu"
+    path.write_text(build.source(build.SOURCES[kernel]))
+    targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in build.ARCHITECTURES]
+    command = [nvcc, "-std=c++17", "-fatbin", "-Werror", "all-warnings", *targets, *variant.options(), "-o", str(tmp_path / "out"), str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"d": 96}, "64, 128 or 256"), ({"group": 9}, "1 ... 8"), ({"tile": 513}, "1 ... 512"), ({"precision": "fp32"}, "'bf16' or 'fp16'")],
+)
+def test_refuses_what_the_kernels_do_not_take(change, says):
+    with pytest.raises(InputError, match=says):
+        build.Variant(**{"d": 128, "group": 4, "tile": 256, "precision": "bf16"} | change)
+
+
+def test_methods_that_are_not_there_are_named():
+    with pytest.raises(InputError, match="'sdpa' is not on the GPU yet; choose from s2anta-prop"):
+        build.method_number(Spec(method="sdpa"))
+    with pytest.raises(InputError, match="score='bernoulli'"):
+        build.method_number(Spec(method="s2anta-sys", samples=8, score="bernoulli", B=4))
+    assert build.method_number(Spec(method="s2anta-prop", samples=8)) == 1
+    assert build.method_number(Spec(method="s2anta-prop", samples=8, allocation="systematic")) == 0

@@ -1,0 +1,268 @@
+"""The kernels on a card: the same budgets, rows and counts as the CPU's from the same stash; outputs; batches; graphs."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import santa_sim
+from santa_sim import InputError, rng
+from santa_sim.methods import budgets as budget_stage
+from santa_sim.methods import draw as draw_stage
+from santa_sim.methods.spec import Spec
+
+pytestmark = pytest.mark.gpu
+
+STORAGE = {"bf16": np.dtype(ml_dtypes.bfloat16), "fp16": np.dtype(np.float16)}
+METHODS = (
+    {"method": "s2anta-sys"}, {"method": "s2anta-sys", "sampler": "scaled-thresholds"},
+    {"method": "s2anta-prop", "allocation": "systematic"}, {"method": "s2anta-prop"},
+    {"method": "s2anta-prop", "sampler": "scaled-thresholds"}, {"method": "santa"}, {"method": "s2anta-strat"},
+)  # fmt: skip
+# (G, H_kv, d, n, tile, S, precision)
+SHAPES = (
+    (4, 2, 128, 4096, 256, 128, "bf16"), (5, 1, 64, 1111, 100, 37, "fp16"), (7, 2, 256, 333, 32, 300, "bf16"),
+    (1, 3, 128, 9999, 512, 1000, "fp16"), (8, 1, 64, 17, 64, 5, "bf16"), (3, 2, 128, 1, 256, 64, "fp16"), (2, 1, 128, 70000, 64, 700, "bf16"),
+)  # fmt: skip
+
+
+def tensors(seed, shape, batch=1):
+    """Stored q [B, H, d], k and v [B, n, H_kv, d], with a few keys that draw much of the mass."""
+    G, H_kv, d, n, _, _, precision = shape
+    generator = np.random.default_rng(seed)
+    q = generator.normal(0, 1.5, (batch, G * H_kv, d))
+    k, v = generator.normal(0, 1, (2, batch, n, H_kv, d))
+    return [x.astype(STORAGE[precision]) for x in (q, k, v)]
+
+
+def on_gpu(cupy, x):
+    """bfloat16 travels as 16-bit integers."""
+    return cupy.asarray(x.view(np.uint16)) if x.dtype == STORAGE["bf16"] else cupy.asarray(x)
+
+
+def on_cpu(cupy, x, precision):
+    x = cupy.asnumpy(x)
+    return (x.view(STORAGE["bf16"]) if precision == "bf16" and x.dtype.itemsize == 2 else x).astype(np.float64)
+
+
+def counted(cupy, spec, shape, arrays, **more):
+    """A plan of the counting build after one step, and the output."""
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    G, H_kv, d, n, tile, _, _ = shape
+    plan = make_plan(spec, len(arrays[0]), G * H_kv, H_kv, d, n, tile=tile, instrument=True, **more)
+    return plan, cupy.asnumpy(decode(plan, *(on_gpu(cupy, x) for x in arrays), sequence=3, layer=2, position=11))
+
+
+def spec_of(method, shape, **more):
+    return Spec(**method, samples=shape[5], precision=shape[6], seed=123456789012345, **more)
+
+
+def on_the_cpu(plan, stash, spec, kv, H):
+    """Budgets [G, T], rows of each query, budget counts and draw counts of one KV head, from the GPU's stash."""
+    u, m, ell = (x[0] for x in stash)
+    G, n, T, S = H // plan.H_kv, plan.n_most, m.shape[-1], plan.S
+    limits, tiles = np.full(G, n), np.full(G, T)
+    rows_u = u[kv, :, :, : plan.tile].transpose(1, 0, 2).reshape(G, -1)[:, :n]
+    # the pitch may exceed the tile: u [T, G, pitch] -> [G, n]
+    heads = slice(kv * G, (kv + 1) * G)
+    m, ell = m[heads], ell[heads]
+    share, rows = np.zeros((G, T), np.int64), np.zeros((G, S), np.int32)
+    counts, drawing = np.zeros(9, np.int64), np.zeros((T, 4), np.int64)
+    independent = spec.method in ("santa", "s2anta-strat")
+    per_tile = spec.method == "s2anta-prop" and spec.allocation == "largest-remainder"
+    random = rng.uniforms(spec.seed, 3, 2 * H + kv * G + np.arange(G), np.full(G, 11), S if independent else T if per_tile else 1, rng.VALUE_WORD)
+    if independent:
+        residual = np.zeros((G, S))
+        budget_stage.thresholds(m, ell, tiles, S, random, spec.method == "s2anta-strat", counts, share, residual)
+        draw_stage.draw_thresholds(rows_u, ell, limits, plan.tile, share, residual, drawing, rows)
+    else:
+        low, high = np.zeros((G, T)), np.zeros((G, T))
+        stage = budget_stage.largest_remainder if per_tile else budget_stage.systematic
+        stage(m, ell, tiles, S, random, counts, share, low, high)
+        by_threshold = spec.sampler == "scaled-thresholds"
+        draw_stage.draw_positions(rows_u, ell, limits, plan.tile, share, low, high, by_threshold, spec.method == "s2anta-sys", drawing, rows)
+    return share, rows, counts, drawing
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_budgets_rows_and_counts_equal_the_cpu_from_the_same_stash(cupy, method, shape):
+    G, H_kv, d, n, tile, S, _ = shape
+    spec = spec_of(method, shape)
+    arrays = tensors(n, shape)
+    plan, out = counted(cupy, spec, shape, arrays)
+    stash = [cupy.asnumpy(x) for x in (plan.u, plan.m, plan.ell)]
+    stash[0][:, :, :, :, tile:] = np.nan
+    budgets, rows, step, drawing, values, scores = (cupy.asnumpy(x)[0] for x in (
+        plan.counts.budgets, plan.counts.rows, plan.counts.global_step, plan.counts.drawing, plan.counts.values, plan.counts.scores))  # fmt: skip
+    v = arrays[2][0].astype(np.float64)
+    for kv in range(H_kv):
+        heads = slice(kv * G, (kv + 1) * G)
+        share, expected, counts, draws = on_the_cpu(plan, stash, spec, kv, G * H_kv)
+        assert np.array_equal(budgets[heads], share)
+        assert np.array_equal(np.sort(rows[heads]), np.sort(expected))
+        assert np.array_equal(step[kv], counts)
+        assert np.array_equal(drawing[kv], draws)
+        per_tile = share.sum(axis=0) * d
+        assert np.array_equal(values[kv], np.stack([per_tile, 0 * per_tile, per_tile, 0 * per_tile], axis=1))
+        exact = v[expected, kv].sum(axis=1) / S
+        assert np.allclose(out[0, heads], exact, rtol=1e-5, atol=1e-5)
+    w = np.minimum(n - np.arange(len(scores[0])) * tile, tile)
+    assert np.array_equal(scores[:, :, 3], np.tile(w * G, (H_kv, 1)))
+    assert np.array_equal(scores[:, :, 0], scores[:, :, 3] * d)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_stash_is_the_softmax_of_exact_scores(cupy, shape):
+    G, H_kv, d, n, tile, _, _ = shape
+    arrays = tensors(5, shape)
+    plan, _ = counted(cupy, spec_of(METHODS[0], shape), shape, arrays)
+    u, m, ell = (cupy.asnumpy(x)[0] for x in (plan.u, plan.m, plan.ell))
+    q, k, _ = (x[0].astype(np.float64) for x in arrays)
+    T = m.shape[-1]
+    for h in range(G * H_kv):
+        s = np.full(T * tile, -np.inf)
+        s[:n] = k[:, h // G] @ q[h] / np.sqrt(d)
+        s = s.reshape(T, tile)
+        top = s.max(axis=1)
+        assert np.allclose(m[h], top, rtol=0, atol=2e-5)
+        stored = u[h // G, :, h % G].astype(np.float64)
+        assert np.array_equal(stored * 2.0**40, np.rint(stored * 2.0**40))
+        assert np.array_equal(stored.sum(axis=1), ell[h])
+        assert np.allclose(stored[:, :tile], np.exp(s - top[:, None]), rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("precision", STORAGE)
+def test_the_trace_is_the_cpus(cupy, method, precision):
+    shape = (4, 2, 128, 8000, 256, 128, precision)
+    q, k, v = (x[0] for x in tensors(7, shape))
+    out, trace = santa_sim.attention(q, k, v, S=128, **method, seed=5, kernel="gpu")
+    expected, there = santa_sim.attention(q, k, v, S=128, **method, seed=5, kernel="cpu")
+    assert out.dtype == q.dtype
+    assert (len(trace), trace.meta["samples_drawn"]) == (len(there), 128) or method["method"] == "s2anta-prop"
+    for counter in ("score_adds", "score_reads", "softmax_exps", "value_adds", "value_reads", "sampling_random_numbers"):
+        assert trace.total(counter) == there.total(counter)
+    rows = [set().union(*(zip([kv] * len(r), r) for kv, r in zip(t.items.kv_head, t.items.gather_rows) if r is not None)) for t in (trace, there)]
+    assert len(rows[0] & rows[1]) >= 0.999 * len(rows[0] | rows[1]) - 2
+    difference = out.astype(np.float64) - expected.astype(np.float64)
+    assert np.linalg.norm(difference) < 0.05 * np.linalg.norm(expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_no_length_changes_anothers_result(cupy, method):
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    shape = (5, 2, 64, 3000, 256, 96, "bf16")
+    lengths = [3000, 1, 0, 777, 256, 257]
+    spec = spec_of(method, shape)
+    q, k, v = (on_gpu(cupy, x) for x in tensors(9, shape, batch=len(lengths)))
+    together = decode(make_plan(spec, len(lengths), 10, 2, 64, 3000), q, k, v, lengths=cupy.asarray(lengths, cupy.int32))
+    assert not cupy.asnumpy(together)[2].any()
+    for b, n in enumerate(lengths):
+        if n:
+            alone = decode(make_plan(spec, 1, 10, 2, 64, n), q[b : b + 1], k[b : b + 1, :n], v[b : b + 1, :n], sequence=b)
+            # the sums of a head's splits may be grouped otherwise where the batch leaves fewer multiprocessors to a head
+            a, c = (on_cpu(cupy, x, "bf16") for x in (alone[0], together[b]))
+            assert np.allclose(a, c, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_equal_logits_draw_every_key_as_often(cupy, method):
+    shape = (4, 1, 128, 1024, 256, 1024, "bf16")
+    q, k, v = tensors(1, shape)
+    k[:] = 0
+    plan, _ = counted(cupy, spec_of(method, shape), shape, (q, k, v))
+    if method["method"] != "santa":
+        assert (cupy.asnumpy(plan.counts.budgets) == 256).all()
+    if method["method"] in ("s2anta-sys", "s2anta-prop"):
+        assert np.array_equal(np.sort(cupy.asnumpy(plan.counts.rows)[0]), np.tile(np.arange(1024), (4, 1)))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_a_first_tile_far_below_the_others_is_never_drawn(cupy, method):
+    shape = (4, 1, 64, 600, 256, 50, "fp16")
+    q, k, v = tensors(2, shape)
+    q[:], k[:, :256], k[:, 256:] = 1, -10, 1
+    plan, _ = counted(cupy, spec_of(method, shape), shape, (q, k, v))
+    assert (cupy.asnumpy(plan.counts.rows) >= 256).all()
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m.get("allocation") or m["method"] != "s2anta-prop"], ids=lambda m: "-".join(m.values()))
+def test_means_over_seeds_approach_dense_attention(cupy, method):
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    shape = (4, 2, 64, 2000, 256, 32, "fp16")
+    arrays = tensors(3, shape)
+    plan = make_plan(spec_of(method, shape), 1, 8, 2, 64, 2000)
+    on_card = [on_gpu(cupy, x) for x in arrays]
+    q, k, v = (x[0].astype(np.float64) for x in arrays)
+    dense = np.empty((8, 64))
+    for h in range(8):
+        weights = np.exp(k[:, h // 4] @ q[h] / 8 - (k[:, h // 4] @ q[h] / 8).max())
+        dense[h] = weights @ v[:, h // 4] / weights.sum()
+    draws = np.array([on_cpu(cupy, decode(plan, *on_card, seed=seed)[0], "fp16") for seed in range(400)])
+    error = np.abs(draws.mean(axis=0) - dense) / (draws.std(axis=0) / 20 + 1e-4)
+    assert error.max() < 5.5  # of 512 normal deviates, one exceeds it once in 50,000 runs
+    assert error.mean() < 1.1
+
+
+def test_torch_tensors_and_a_graph_that_draws_anew(cuda_torch):
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    torch = cuda_torch
+    generator = torch.Generator("cuda").manual_seed(0)
+    q = torch.randn(2, 8, 128, generator=generator, device="cuda").bfloat16()
+    cache = torch.randn(2, 2, 700, 2, 128, generator=generator, device="cuda").bfloat16()
+    k, v = cache[:, 0], cache[:, 1]  # slices of one cache, without a copy
+    plan = make_plan(Spec(method="s2anta-sys", samples=64, seed=1), 2, 8, 2, 128, 600, tile=128)
+    positions = torch.zeros(2, dtype=torch.int32, device="cuda")
+    out = torch.full_like(q, float("nan"))
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        plain = [decode(plan, q, k, v, position=p).clone() for p in (0, 1)]
+        assert decode(plan, q, k, v, out, positions=positions) is out
+        graph = torch.cuda.CUDAGraph()
+    stream.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        decode(plan, q, k, v, out, positions=positions)
+    for position in (0, 1, 0):
+        positions.fill_(position)
+        out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, plain[position])
+    assert not torch.equal(*plain)
+
+
+def test_keys_beyond_31_bits_of_elements(cupy):
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    n, H_kv, d = 2**21 + 1000, 8, 128
+    if cupy.cuda.Device().mem_info[0] < 12e9:
+        pytest.skip("needs 12 GB of free GPU memory")
+    k = cupy.zeros((1, n, H_kv, d), cupy.float16)
+    v = cupy.zeros((1, n, H_kv, d), cupy.float16)
+    q = cupy.ones((1, H_kv, d), cupy.float16)
+    k[0, n - 1], v[0, n - 1] = 8, cupy.arange(d)
+    spec = Spec(method="s2anta-sys", samples=16, precision="fp16")
+    out = decode(make_plan(spec, 1, H_kv, H_kv, d, n), q, k, v)
+    assert cupy.array_equal(out[0], cupy.broadcast_to(cupy.arange(d, dtype=cupy.float16), (H_kv, d)))
+
+
+def test_wrong_tensors_are_named(cupy):
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    plan = make_plan(Spec(method="s2anta-sys", samples=8, precision="fp16"), 1, 4, 2, 64, 100)
+    q, k = cupy.zeros((1, 4, 64), cupy.float16), cupy.zeros((1, 100, 2, 64), cupy.float16)
+    with pytest.raises(InputError, match="k has shape"):
+        decode(plan, q, k[:, :99], k)
+    with pytest.raises(InputError, match="q has type float32; the plan takes fp16"):
+        decode(plan, q.astype(cupy.float32), k, k)
+    with pytest.raises(InputError, match="v has strides"):
+        decode(plan, q, k, cupy.zeros((1, 2, 100, 64), cupy.float16).transpose(0, 2, 1, 3))
+    with pytest.raises(InputError, match="v is a ndarray; use a CuPy array"):
+        decode(plan, q, k, cupy.asnumpy(k))
+    with pytest.raises(InputError, match="one query position"):
+        santa_sim.attention(np.zeros((2, 4, 64), np.float16), *np.zeros((2, 100, 2, 64), np.float16), "s2anta-sys", 8, kernel="gpu")
