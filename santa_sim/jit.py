@@ -21,8 +21,8 @@ _ROOT = Path(__file__).parent
 
 
 def _compiled_sources() -> list[Path]:
-    folders = (_ROOT / "methods", _ROOT / "simulator", _ROOT / "simulator" / "dram")
-    return sorted([_ROOT / "jit.py", _ROOT / "rng.py", *(path for folder in folders for path in folder.glob("*.py"))])
+    folders = (_ROOT, _ROOT / "analysis", _ROOT / "methods", _ROOT / "simulator", _ROOT / "simulator" / "dram")
+    return sorted(path for folder in folders for path in folder.glob("*.py") if "jit" in path.read_text(encoding="utf-8"))
 
 
 def drop_stale_cache() -> None:

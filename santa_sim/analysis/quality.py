@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..jit import jit
+from ..jit import jit, jit_fast, parallel_map
 
 _QUERIES = 256  # query positions per step of a prefill
 
@@ -26,17 +26,51 @@ def exact_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = 
     n_q, H, d = q.shape
     n_k, H_kv, _ = k.shape
     G = H // H_kv
-    work = np.float64 if n_q == 1 else np.float32
     out = np.empty((n_q, H, d))
+
+    def decode(kv: int) -> None:
+        values = np.ascontiguousarray(v[:, kv]).astype(np.float32)
+        out[0, kv * G : (kv + 1) * G] = _weigh(attention_weights(q[0], k, kv), values)
+
+    if n_q == 1:
+        parallel_map(decode, [(kv,) for kv in range(H_kv)])
+        return out
     for kv in range(H_kv):
-        keys, values = np.ascontiguousarray(k[:, kv]).astype(work), np.ascontiguousarray(v[:, kv]).astype(work)
+        keys, values = (np.ascontiguousarray(x[:, kv]).astype(np.float32) for x in (k, v))
         for first in range(0, n_q, _QUERIES):
             last = min(first + _QUERIES, n_q)
             limits = np.repeat(n_k - n_q + np.arange(first, last) + 1 if causal else np.full(last - first, n_k), G)
             seen = limits.max()
-            rows = q[first:last, kv * G : (kv + 1) * G].reshape(-1, d).astype(work) / work(math.sqrt(d))
+            rows = q[first:last, kv * G : (kv + 1) * G].reshape(-1, d).astype(np.float32) / np.float32(math.sqrt(d))
             p = _softmax(rows @ keys[:seen].T, limits)
             out[first:last, kv * G : (kv + 1) * G] = (p @ values[:seen]).reshape(last - first, G, d)
+    return out
+
+
+@jit_fast
+def _scores(rows, keys):
+    """rows [G, d] . keys [n, d] in float64."""
+    G, d = rows.shape
+    s = np.empty((G, len(keys)))
+    for j in range(len(keys)):
+        for g in range(G):
+            total = 0.0
+            for i in range(d):
+                total += rows[g, i] * np.float64(keys[j, i])
+            s[g, j] = total
+    return s
+
+
+@jit_fast
+def _weigh(p, values):
+    """p [G, n] . values [n, d] in float64."""
+    G, n = p.shape
+    d = values.shape[1]
+    out = np.zeros((G, d))
+    for j in range(n):
+        for g in range(G):
+            for i in range(d):
+                out[g, i] += p[g, j] * np.float64(values[j, i])
     return out
 
 
@@ -56,7 +90,7 @@ def attention_weights(q: np.ndarray, k: np.ndarray, kv: int) -> np.ndarray:
     """
     G = q.shape[0] // k.shape[1]
     rows = q[kv * G : (kv + 1) * G].astype(np.float64) / math.sqrt(q.shape[1])
-    s = rows @ np.ascontiguousarray(k[:, kv]).astype(np.float64).T
+    s = _scores(rows, np.ascontiguousarray(k[:, kv]).astype(np.float32))
     return _softmax(s, np.full(G, k.shape[0]))
 
 
