@@ -270,7 +270,6 @@ def _column(s, r, capacity, c, b, n, clk):
             r[q + L.R_DONE] = done
             s[L.WAITING_READS] -= 1
             s[L.N_DONE_READS] += 1
-            s[L.LATENCY_CLOCKS] += done - r[q + L.R_READY]
             complete(s, s[L.PORT_AT] + (uid & 255) * s[L.PORT_SIZE], done, True)
             uid = r[q + L.R_MERGED]
     s[L.QUEUED_CLOCKS] += clk - s[n + L.N_ACCEPTED]

@@ -20,9 +20,18 @@ from .scheduler import tick
 
 @njit(cache=True)
 def _has_room(s, c, write):
+    """Whether the channel's queue for this direction can take one more."""
     if write and s[L.UNIFIED] == 0:
         return s[c + L.WRITES_HELD] < s[L.WRITE_SLOTS]
     return s[c + L.READS] < s[L.READ_SLOTS]
+
+
+@njit(cache=True)
+def _takes(s, c, write, address):
+    """Whether the channel takes this request: it has room, and (textbook) no older read of an address to be written waits."""
+    if not _has_room(s, c, write):
+        return False
+    return write == 0 or s[L.POLICY] != L.TEXTBOOK or find(s, address, 0) < 0
 
 
 @njit(cache=True)
@@ -33,7 +42,6 @@ def _accept(s, r, q, uid, port, clk):
     if write != 0 or posted >= 0:
         done = clk + 2
         r[q + L.R_DONE] = done
-        s[L.LATENCY_CLOCKS] += done - r[q + L.R_READY]
         complete(s, port, done, False)
         if write == 0:
             s[L.N_DONE_READS] += 1
@@ -144,8 +152,9 @@ def _offer(s, r, capacity, clk):
         while i < size and left > 0 and room > 0:
             at = window + 2 * ((base + i) & mask)
             uid, key = s[at], s[at + 1]
-            if _has_room(s, key >> 1, key & 1):
-                _accept(s, r, slot(r, uid, capacity), uid, port, clk)
+            q = slot(r, uid, capacity)
+            if _takes(s, key >> 1, key & 1, r[q + L.R_ADDRESS]):
+                _accept(s, r, q, uid, port, clk)
                 s[port + L.IN_FLIGHT] += 1
                 s[port + L.WINDOW_WRITES] -= key & 1
                 left -= 1
@@ -208,7 +217,7 @@ def run(state, ring, capacity, until, more, to_end):
     clk = s[L.CLOCK]
     channels, c_size, first, shared = s[L.CHANNELS], s[L.CHANNEL_SIZE], s[L.CHANNEL_AT], s[L.SHARED_BUS]
     while clk < until:
-        if more and s[L.FRONT_NEXT] <= clk and _hungry(s):
+        if more and _hungry(s):
             break
         if to_end and s[L.WAITING_READS] == 0 and (s[L.FLUSH] == 0 or s[L.WAITING_WRITES] == 0) and _unaccepted(s) == 0:
             end = s[L.LAST_DONE] + 1

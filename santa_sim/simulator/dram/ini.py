@@ -40,7 +40,7 @@ _UNUSED = {
     "IPP0", "IDD1", "IDD2P", "IDD2Q", "IDD3P", "IDD3Pf", "IDD3Ps", "IDD5", "IDD6", "IDD6L", "IDD6x", "IDD7",
     "write_buf_size", "sref_threshold", "epoch_period", "output_level", "output_prefix", "validation_output",
 }  # fmt: skip
-_UNUSED_SECTIONS = {"other", "thermal"}
+_UNUSED_SECTIONS = {"other", "thermal", "hmc"}
 _KNOWN = {**_INTEGERS, **_REALS, **_WORDS, **_FLAGS}
 _GDDR = ("GDDR5", "GDDR5X", "GDDR6")
 _HBM = ("HBM", "HBM2")

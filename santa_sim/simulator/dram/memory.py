@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, SimulationError
 from . import core
 from . import layout as L
 from .config import DramConfig, load_dram
@@ -144,8 +144,16 @@ class Dram:
         return int(self._state[L.PORT_AT] + number * self._state[L.PORT_SIZE])
 
     def _first_open(self, number: int) -> int:
-        """Number of the oldest request of a port whose ring slot is still needed."""
-        return self._open[number][0].first if self._open[number] else int(self._state[self._port(number) + L.SUBMITTED])
+        """Number of the oldest request of a port whose place in the ring is still needed."""
+        return int(self._state[self._port(number) + L.FIRST])
+
+    def _retire(self, number: int) -> None:
+        """Give up the places of a port's oldest requests as far as they have completed."""
+        p = self._port(number)
+        first, end = self._first_open(number), int(self._state[p + L.SUBMITTED])
+        requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)[number]
+        waiting = np.flatnonzero(requests[np.arange(first, end) & (self._capacity - 1), L.R_DONE] < 0)
+        self._state[p + L.FIRST] = first + int(waiting[0]) if len(waiting) else end
 
     def _make_room(self, port: int, count: int) -> None:
         held = int(self._state[self._port(port) + L.SUBMITTED]) - self._first_open(port)
@@ -186,7 +194,12 @@ class Dram:
             self._state[c + L.NEXT] = min(self._state[c + L.NEXT], self._state[L.CLOCK])
         core.run(self._state, self._ring, self._capacity, END_OF_TIME, False, True)
         self._state[L.FLUSH] = 0
+        self._check_finished(False)
         return self._collect()
+
+    def _check_finished(self, more: bool) -> None:
+        if self._state[L.CLOCK] >= END_OF_TIME and not more:
+            raise SimulationError(f"{self.config.name}: the memory came to a stop with requests waiting: {self.counts()}")
 
     def _collect(self) -> list[Ticket]:
         done = []
@@ -201,6 +214,9 @@ class Dram:
                 if ticket.complete:
                     done.append(ticket)
             self._open[number] = [ticket for ticket in tickets if not ticket.complete]
+            self._retire(number)
+            if self._open[number]:
+                self._state[self._port(number) + L.FIRST] = min(self._first_open(number), self._open[number][0].first)
         return done
 
     # --- what happened

@@ -133,6 +133,18 @@ def _refresh(s, c, clk):
 
 
 @njit(cache=True)
+def _first_movable(s, c, writes):
+    """Position of the first transaction of a queue whose bank has room; there is one, and those before it are remembered."""
+    from_at = c + (L.WRITE_FROM if writes else L.READ_FROM)
+    queue = c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if writes else 0)
+    i = s[from_at]
+    while s[s[s[s[queue + i] + L.N_BANK] + L.OWNER] + L.OWNED] >= s[L.BANK_SLOTS]:
+        i += 1
+    s[from_at] = i
+    return i
+
+
+@njit(cache=True)
 def _move_one(s, c, clk):
     """Move the first transaction whose bank has room from the transaction queue to its command queue."""
     if s[L.UNIFIED] == 0 and s[c + L.DRAINING] == 0:
@@ -141,24 +153,23 @@ def _move_one(s, c, clk):
         if held >= s[L.WRITE_SLOTS] or ((held > s[L.DRAIN_ABOVE] or leftover) and s[c + L.QUEUED] == 0):
             s[c + L.DRAINING] = held
     writes = s[L.UNIFIED] == 0 and s[c + L.DRAINING] > 0
-    count_at = c + (L.WRITES_HELD if writes else L.READS)
-    from_at = c + (L.WRITE_FROM if writes else L.READ_FROM)
-    queue = c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if writes else 0)
     s[c + L.DIRTY] = 0
     if s[c + (L.MOVABLE_W if writes else L.MOVABLE)] == 0:
         return
-    i = s[from_at]  # those before it have been found blocked
-    n = s[queue + i]
-    while s[s[s[n + L.N_BANK] + L.OWNER] + L.OWNED] >= s[L.BANK_SLOTS]:
-        i += 1
-        n = s[queue + i]
-    s[from_at] = i
-    if writes:
-        if find(s, s[n + L.N_ADDRESS], 0) >= 0:
-            s[c + L.DRAINING] = 0  # a read of the same address goes first
+    i = _first_movable(s, c, writes)
+    if writes and find(s, s[s[c + s[L.QUEUE_AT] + s[L.READ_SLOTS] + i] + L.N_ADDRESS], 0) >= 0:
+        s[c + L.DRAINING] = 0  # a read of the same address goes first
+        held = s[c + L.WRITES_HELD]
+        if s[c + L.QUEUED] > 0 or (held <= s[L.DRAIN_ABOVE] and held < s[L.WRITE_SLOTS]):
             s[c + L.DIRTY] = 1
             return
+        writes = False  # DRAMsim3 would turn to this write for ever, while the read waits behind it
+        i = _first_movable(s, c, writes)
+    if writes:
         s[c + L.DRAINING] -= 1
+    count_at = c + (L.WRITES_HELD if writes else L.READS)
+    queue = c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if writes else 0)
+    n = s[queue + i]
     s[count_at] -= 1
     for j in range(i, s[count_at]):
         s[queue + j] = s[queue + j + 1]
