@@ -13,6 +13,8 @@ from ..methods.spec import Spec
 LARGEST_TILE = 512
 HEAD_DIMENSIONS = (64, 128, 256)
 LARGEST_GROUP = 8
+FETCH = 128  # bytes that a read of K brings into the second-level cache
+THREADS, AT_ONCE = 512, 1  # of a block that draws; samples of a warp whose loads are in flight together
 WARP_KEYS = {64: 32, 128: 32, 256: 16}  # head dimension -> keys that a warp scores
 ARCHITECTURES = (80, 86, 89, 90, 120)
 # kernel -> source file
@@ -27,6 +29,7 @@ class Variant:
     """What a kernel is compiled for.
 
     d : head dimension;  group : G, query heads per KV head;  tile : keys per tile;  precision : 'bf16' or 'fp16'
+    staged : the score pass copies K through shared memory, 2 * d * tile bytes of it
     method : value stage, a number of METHODS;  every_tile : draws also scan tiles without a sample (one global CDF)
     cluster : a head's splits add up through their cluster's shared memory (compute capability 9.0 and later)
     instrument : fill the counters and row lists of the trace, and write float32 outputs
@@ -36,6 +39,7 @@ class Variant:
     group: int
     tile: int
     precision: str
+    staged: bool = False
     method: int = 0
     every_tile: bool = True
     cluster: bool = False
@@ -55,7 +59,8 @@ class Variant:
         """Definitions for the compiler."""
         values = {"D": self.d, "G": self.group, "TILE": self.tile, "BF16": self.precision == "bf16", "METHOD": self.method,
                   "EVERY_TILE": self.every_tile, "CLUSTER": self.cluster, "INSTRUMENT": self.instrument,
-                  "WARP_KEYS": WARP_KEYS[self.d], "STREAM_HINT": True}  # fmt: skip
+                  "WARP_KEYS": WARP_KEYS[self.d],
+                  "STAGED": self.staged, "THREADS": THREADS, "AT_ONCE": AT_ONCE, "FETCH": FETCH}  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
 
@@ -78,7 +83,8 @@ def method_number(spec: Spec) -> int:
 
 def variant(spec: Spec, d: int, group: int, tile: int, cluster: bool = False, instrument: bool = False) -> Variant:
     """What a spec's kernels are compiled for; raises InputError as `method_number` and `Variant` do."""
-    return Variant(d, group, tile, spec.precision, method_number(spec), spec.method == "s2anta-sys", cluster, instrument)
+    return Variant(d=d, group=group, tile=tile, precision=spec.precision, method=method_number(spec),
+                   every_tile=spec.method == "s2anta-sys", cluster=cluster, instrument=instrument)  # fmt: skip
 
 
 @functools.cache

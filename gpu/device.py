@@ -41,9 +41,27 @@ def capability(device: int) -> int:
 
 
 @functools.cache
-def multiprocessors(device: int) -> int:
-    """Number of multiprocessors."""
-    return int(require_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+def attribute(device: int, name: str) -> int:
+    """A property of the GPU by CuPy's name for it, such as 'MultiProcessorCount'."""
+    return int(require_cupy().cuda.Device(device).attributes[name])
+
+
+class _Borrowed:
+    """A stream of somebody else's, as CuPy wants it described."""
+
+    def __init__(self, pointer: int):
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+def borrow_stream(pointer: int, number: int):
+    """A context in which CuPy works on a stream of the caller's, on GPU `number`."""
+    cupy = require_cupy()
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Borrowed(pointer))
+    return cupy.cuda.ExternalStream(pointer, number)
 
 
 def current_stream(*tensors) -> int:

@@ -16,9 +16,8 @@ from ..methods import kernel as cpu
 from ..methods.spec import Spec
 from . import build, device
 
-_SAMPLE_THREADS = 256
-_SAMPLE_BYTES = 32  # one entry of sample.cu's list of samples
-_PER_SPLIT = 32  # samples of a block: four for each of its warps, whose loads are in flight together
+_SAMPLE_BYTES = 48  # one entry of sample.cu's list of samples
+_TILE_BYTES = (8, 24, 16, 16)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
 _LARGEST_PER_SPLIT = 512
 _LARGEST_CLUSTER = 8  # portable cluster size (CUDA C++ programming guide, thread block clusters)
 
@@ -46,6 +45,7 @@ class Plan:
     device: int
     score: object
     sample: object
+    key_bytes: int
     shared_bytes: int
     u: object
     m: object
@@ -72,7 +72,8 @@ class Counts:
 
 
 def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *, S: int | None = None, tile: int = 256,
-              instrument: bool = False, cluster: bool | None = None, overlap: bool | None = None) -> Plan:  # fmt: skip
+              instrument: bool = False, cluster: bool | None = None, overlap: bool | None = None,
+              staged: bool | None = None) -> Plan:  # fmt: skip
     """Compile the kernels and allocate the work space for decode steps of one shape, on the current device.
 
     The tile length doesn't follow the longest sequence, so that no sequence's length changes another's result.
@@ -84,6 +85,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     S : samples per head; None takes the spec's
     instrument : the counting build;  cluster, overlap : use thread block clusters, programmatic dependent launch;
         None uses them where the GPU has them (compute capability 9.0)
+    staged : the score pass takes K through shared memory; None does so where three tiles fit on a multiprocessor
 
     Raises
     ------
@@ -102,18 +104,25 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     number = cupy.cuda.runtime.getDevice()
     G, T = H // H_kv, -(-n_most // tile)
     # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets
-    wanted = max(1, 4 * device.multiprocessors(number) // (batch * H))
-    per_split = min(_LARGEST_PER_SPLIT, _PER_SPLIT * math.ceil(S / (wanted * _PER_SPLIT)))
+    wanted = max(1, 2 * device.attribute(number, "MultiProcessorCount") // (batch * H))
+    at_once = build.THREADS // 32 * build.AT_ONCE
+    per_split = min(_LARGEST_PER_SPLIT, at_once * math.ceil(S / (wanted * at_once)))
     splits = -(-S // per_split)
     modern = device.capability(number) >= 90
     overlap = modern if overlap is None else overlap
     cluster = (modern if cluster is None else cluster) and 1 < splits <= _LARGEST_CLUSTER
+    # K through shared memory where three tiles fit on a multiprocessor, so that two load while one is scored
+    key_bytes = 2 * d * build.WARP_KEYS[d] * -(-tile // build.WARP_KEYS[d])
+    staged = 3 * (key_bytes + 2048) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor") if staged is None else staged
+    key_bytes *= staged
     variant = build.variant(spec, d, G, tile, cluster, instrument)
-    shared_bytes = 8 * T + _SAMPLE_BYTES * per_split + (8 * T if variant.method else 0)
-    score, sample = build.load("score", dataclasses.replace(variant, method=0, every_tile=True, cluster=False), number), build.load("sample", variant, number)
-    most = cupy.cuda.Device(number).attributes["MaxSharedMemoryPerBlockOptin"] - 8192
+    shared_bytes = _SAMPLE_BYTES * per_split + T * _TILE_BYTES[variant.method]
+    score, sample = build.load("score", dataclasses.replace(variant, method=0, every_tile=True, cluster=False, staged=staged), number), build.load("sample", variant, number)
+    most = device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 20480
     if shared_bytes > most:
-        raise InputError(f"n_most={n_most} with tile={tile} makes {T} tiles; this GPU's shared memory holds the prefix of {(most - _SAMPLE_BYTES * per_split) // 16}: use a longer tile")
+        raise InputError(f"n_most={n_most} with tile={tile} makes {T} tiles; this GPU's shared memory has room for {(most - _SAMPLE_BYTES * per_split) // _TILE_BYTES[variant.method]}: use a longer tile")
+    if key_bytes > 32768:
+        score.max_dynamic_shared_size_bytes = key_bytes
     if shared_bytes > 32768:
         sample.max_dynamic_shared_size_bytes = shared_bytes
     pitch = -(-tile // 4) * 4
@@ -122,7 +131,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
                     int64((batch, H_kv, T, len(draw.DRAW_COUNTS))), int64((batch, H_kv, T, len(accumulate.VALUE_COUNTS))),
                     int64((batch, H, T)), cupy.full((batch, H, S), -1, cupy.int32), cupy.zeros((batch, H, T)),
                     cupy.zeros((batch, H, T), cupy.int32)) if instrument else None  # fmt: skip
-    return Plan(spec, batch, H, H_kv, d, n_most, tile, S, splits, per_split, number, score, sample, shared_bytes,
+    return Plan(spec, batch, H, H_kv, d, n_most, tile, S, splits, per_split, number, score, sample, key_bytes, shared_bytes,
                 cupy.empty((batch, H_kv, T, G, pitch), cupy.float32), cupy.empty((batch, H, T), cupy.float32),
                 cupy.empty((batch, H, T), cupy.float64), cupy.empty((batch, H, splits, d), cupy.float32),
                 cupy.zeros((batch, H), cupy.uint32), cluster, overlap, counts)  # fmt: skip
@@ -152,9 +161,8 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
     InputError
         Tensors that don't fit the plan.
     """
-    cupy = device.require_cupy()
     stream = device.current_stream(q) if stream is None else stream
-    with cupy.cuda.ExternalStream(stream, plan.device):
+    with device.borrow_stream(stream, plan.device):
         if out is None:
             out = _empty_like(plan, q)
         tensors = {"q": q, "k": k, "v": v, "out": out, "lengths": lengths, "positions": positions}
@@ -169,10 +177,10 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
             plan.score, (plan.H_kv, T, plan.batch), 32 * -(-plan.tile // build.WARP_KEYS[plan.d]),
             [pointer["q"], pointer["k"], pointer["lengths"], n, *k_strides, ctypes.c_float(1 / math.sqrt(plan.d)),
              work["u"], work["m"], work["ell"], counts["scores"]],
-            stream,
+            stream, plan.key_bytes,
         )  # fmt: skip
         device.launch(
-            plan.sample, (plan.splits, plan.H, plan.batch), _SAMPLE_THREADS,
+            plan.sample, (plan.splits, plan.H, plan.batch), build.THREADS,
             [pointer["v"], pointer["lengths"], n, *v_strides, ctypes.c_int32(T), ctypes.c_int32(plan.S), ctypes.c_int32(plan.per_split),
              ctypes.c_uint64(plan.spec.seed if seed is None else seed), ctypes.c_uint32(sequence), ctypes.c_uint32(layer * plan.H),
              ctypes.c_uint32(position), pointer["positions"], ctypes.c_int32(plan.spec.sampler == "scaled-thresholds"),

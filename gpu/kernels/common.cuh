@@ -1,6 +1,7 @@
 // What every kernel shares. Compiled by NVRTC or nvcc without any header; set at compile time:
 //   D      head dimension (64, 128 or 256)      G     query heads per KV head (1 ... 8)
 //   TILE   keys per tile (1 ... 512)            BF16  1: bfloat16, 0: float16
+//   FETCH  bytes that a read of K brings into the second-level cache (64, 128 or 256)
 //   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
 
 typedef unsigned short u16;
@@ -10,6 +11,8 @@ typedef long long i64;
 
 #define FULL 0xffffffffu
 #define PITCH ((TILE + 3) / 4 * 4)  // floats of one tile's stash row
+#define STRING(x) STRING_OF(x)
+#define STRING_OF(x) #x
 #define INFINITE __int_as_float(0x7f800000)
 
 #if INSTRUMENT
@@ -71,20 +74,20 @@ __device__ __forceinline__ void store_output(out_t *at, float x) {
 
 // ---- memory ----
 
-// 16 bytes that are read once: they should not push anything else out of the second-level cache
+// 16 bytes that are read once: they should not push anything else out of the caches
 __device__ __forceinline__ uint4 load_once(const void *at) {
     uint4 x;
-#if STREAM_HINT
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at), "l"(policy));
-#else
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::" STRING(FETCH) "B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
-#endif
     return x;
 }
+
+// the same, straight into shared memory, in the background
+__device__ __forceinline__ void copy_once(void *shared, const void *at) {
+    asm volatile("cp.async.cg.shared.global.L2::" STRING(FETCH) "B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at));
+}
+
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- tensor cores: c[16 keys][8 heads] += a[16 keys][16 features] * b[16 features][8 heads] ----
 
@@ -114,6 +117,7 @@ struct Stream {
 
 __device__ __forceinline__ double uniform(const Stream &s, u32 index) {
     u32 c0 = s.sequence, c1 = s.head, c2 = s.position, c3 = index, k0 = s.key0, k1 = s.key1;
+    asm volatile("" : "+r"(c0), "+r"(c2));  // keeps a number that all lanes share off the uniform data path, which multiplies slowly
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const u32 low0 = 0xD2511F53u * c0, high0 = __umulhi(0xD2511F53u, c0);
@@ -128,23 +132,25 @@ __device__ __forceinline__ double uniform(const Stream &s, u32 index) {
     return (double)(c0 >> 8) * 5.9604644775390625e-08;
 }
 
-// ---- a warp's scan ----
+// ---- reductions ----
 
-__device__ __forceinline__ double scan_warp(double x) {  // inclusive
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const double below = __shfl_up_sync(FULL, x, step);
-        if (lane >= step) x += below;
-    }
-    return x;
+__device__ __forceinline__ double smaller(double a, double b) { return a < b ? a : b; }  // neither is NaN
+
+// the largest of a warp's numbers, by way of integers that order as they do
+__device__ __forceinline__ float max_of_warp(float x) {
+    const int bits = __float_as_int(x);
+    const int most = __reduce_max_sync(FULL, bits ^ ((bits >> 31) & 0x7fffffff));
+    return __int_as_float(most ^ ((most >> 31) & 0x7fffffff));
 }
 
-__device__ __forceinline__ int scan_warp(int x) {
+// ---- a warp's inclusive scan, over its first LANES lanes ----
+
+template <int LANES, class T>
+__device__ __forceinline__ T scan_warp(T x) {
     const int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(FULL, x, step);
+    for (int step = 1; step < LANES; step *= 2) {
+        const T below = __shfl_up_sync(FULL, x, step);
         if (lane >= step) x += below;
     }
     return x;

@@ -13,45 +13,56 @@ __device__ __forceinline__ void load_chunk(const float *u, float (&x)[CHUNK]) {
     }
 }
 
-// A tile's share of a systematic sample: positions run from `low` to `high` as the running sum of u goes from 0 to `total`.
-struct Positions {
-    double low, high, total, scale;
-    bool by_threshold;
-
-    __device__ __forceinline__ Positions(double low, double high, double total, bool by_threshold)
-        : low(low), high(high), total(total), by_threshold(by_threshold) {
-        scale = by_threshold ? (high > low ? __ddiv_rn(total, __dsub_rn(high, low)) : 0.0) : __ddiv_rn(__dsub_rn(high, low), total);
-    }
-    // true from the key on that sample k falls on
-    __device__ __forceinline__ bool reached(double k, double running) const {
-        if (by_threshold) return running >= fmin(__dmul_rn(__dsub_rn(k, low), scale), total);
-        return (running == total ? high : fmin(__dadd_rn(low, __dmul_rn(scale, running)), high)) >= k;
-    }
+// A sample and what its tile is: METHOD 0, 1: the whole number k, where the tile's positions run from `low` to `high` as the
+// running sum of u goes from 0 to `total`; METHOD 2, 3: the threshold k, in units of u
+struct Sample {
+    double k, low, high, scale, total;
+    int tile, unused;
 };
 
-// An independent draw: `k` is the threshold in units of u
-struct Threshold {
-    double total;
-    __device__ __forceinline__ bool reached(double k, double running) const { return running > k || running == total; }
+// positions per unit of u, or, to compare by thresholds, u per position
+__device__ __forceinline__ double scale_of(double low, double high, double total, bool by_threshold) {
+    if (by_threshold) return high > low ? __ddiv_rn(total, __dsub_rn(high, low)) : 0.0;
+    return __ddiv_rn(__dsub_rn(high, low), total);
+}
+
+// true from the key on that the sample falls on; `running` is the sum of u up to and with the key
+__device__ __forceinline__ bool reached(const Sample &s, double running, bool by_threshold) {
+#if METHOD >= 2
+    return running > s.k || running == s.total;
+#else
+    if (by_threshold) return running >= smaller(__dmul_rn(__dsub_rn(s.k, s.low), s.scale), s.total);
+    return (running == s.total ? s.high : smaller(__dadd_rn(s.low, __dmul_rn(s.scale, running)), s.high)) >= s.k;
+#endif
+}
+
+// A sum of u as two integers, since integer adds are quick: high * 2^-20 + low * 2^-40, exact
+struct Fixed {
+    int high, low;
+
+    __device__ __forceinline__ void add(float x) {
+        // adding 12 leaves x in steps of 2^-20 in the low bits; what remains is at most 2^-21, in steps of 2^-40
+        const float top = __fadd_rn(x, 12.0f), rest = __fadd_rn(x, -__fadd_rn(top, -12.0f));
+        high += __float_as_int(top) - 0x41400000;
+        low += __float_as_int(__fadd_rn(rest, 1.1444091796875e-05f)) - 0x37400000;
+    }
+    __device__ __forceinline__ double value() const { return __fma_rn((double)low, 9.094947017729282e-13, (double)high * 9.5367431640625e-07); }
 };
 
-// Key of sample k within its tile; the same in all lanes
-template <class Rule>
-__device__ __forceinline__ int find_key(const Rule &rule, double k, const float (&x)[CHUNK]) {
-    double sum = 0;
+// Key of a sample within its tile, the same in all lanes: first the lane whose chunk holds it, then the key in the chunk.
+__device__ __forceinline__ int find_key(const Sample &s, const float *u, const float (&x)[CHUNK], bool by_threshold) {
+    const int lane = threadIdx.x & 31;
+    Fixed sum = {0, 0};
 #pragma unroll
-    for (int i = 0; i < CHUNK; i++) sum += (double)x[i];
-    const double through = scan_warp(sum);
-    const u32 lanes = __ballot_sync(FULL, rule.reached(k, through));
-    const int lane = __ffs(lanes) - 1;
-    double running = through - sum;  // exact: multiples of 2^-40 below 2^13
-    int before = 0;
-#pragma unroll
-    for (int i = 0; i < CHUNK; i++) {
-        running += (double)x[i];
-        before += !rule.reached(k, running);
-    }
-    return __shfl_sync(FULL, (threadIdx.x & 31) * CHUNK + before, lane);
+    for (int i = 0; i < CHUNK; i++) sum.add(x[i]);
+    const Fixed through = {scan_warp<32>(sum.high), scan_warp<32>(sum.low)};
+    const int holder = __ffs(__ballot_sync(FULL, reached(s, through.value(), by_threshold))) - 1;
+    const int key = holder * CHUNK + lane;
+    Fixed own = {0, 0};
+    if (lane < CHUNK && key < PITCH) own.add(u[key]);
+    const Fixed running = {__shfl_sync(FULL, through.high - sum.high, holder) + scan_warp<CHUNK>(own.high),
+                           __shfl_sync(FULL, through.low - sum.low, holder) + scan_warp<CHUNK>(own.low)};
+    return holder * CHUNK + __ffs(__ballot_sync(FULL, lane == CHUNK - 1 || reached(s, running.value(), by_threshold))) - 1;
 }
 
 // ---- a row of V, spread over a warp: lane i holds D / 32 consecutive features ----

@@ -5,19 +5,19 @@
 // rows of V. Tiles without a sample are never read. The partial sums of a head are added in a fixed order, through the
 // cluster's shared memory (CLUSTER = 1: a head's splits are one cluster) or by the block that finishes last.
 //
+// THREADS of a block;  AT_ONCE: samples of a warp whose loads are in flight together
 // METHOD 0: one systematic sample over all tiles; 1: largest remainder; 2: independent; 3: one draw per stratum
 
 #include "common.cuh"
 #include "draw.cuh"
 
-#define THREADS 256
+#ifdef CLOCKS
+#define STAMP(i) if (threadIdx.x == 0) { heaps[((sequence * H + h) * splits + split) * 8 + i] = (int)clock64(); }
+#else
+#define STAMP(i)
+#endif
 #define SAMPLE_WARPS (THREADS / 32)
-#define AT_ONCE 4  // samples of a warp whose loads are in flight together
 
-struct Sample {
-    double k, low, high;  // METHOD 0, 1: its whole number and its tile's positions; 2, 3: k is its threshold
-    int tile, unused;
-};
 
 struct Between {
     double doubles[SAMPLE_WARPS];
@@ -25,99 +25,31 @@ struct Between {
 };
 
 // sum over the block and, for this thread, over the threads before it
-__device__ __forceinline__ double scan_block(double x, Between &between, double &total) {
+template <class T>
+__device__ __forceinline__ T scan_block(T x, T *between, T &total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const double through = scan_warp(x);
+    const T through = scan_warp<32>(x);
     __syncthreads();
-    if (lane == 31) between.doubles[warp] = through;
+    if (lane == 31) between[warp] = through;
     __syncthreads();
-    double before = 0;
-    total = 0;
-#pragma unroll
-    for (int i = 0; i < SAMPLE_WARPS; i++) {
-        if (i == warp) before = total;
-        total += between.doubles[i];
-    }
-    return before + (through - x);
+    const T warps = scan_warp<SAMPLE_WARPS>(lane < SAMPLE_WARPS ? between[lane] : (T)0);
+    total = __shfl_sync(FULL, warps, SAMPLE_WARPS - 1);
+    const T before = __shfl_sync(FULL, warps, warp ? warp - 1 : 0);
+    return (warp ? before : (T)0) + (through - x);
 }
 
-__device__ __forceinline__ int scan_block(int x, Between &between, int &total) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int through = scan_warp(x);
-    __syncthreads();
-    if (lane == 31) between.ints[warp] = through;
-    __syncthreads();
-    int before = 0;
-    total = 0;
-#pragma unroll
-    for (int i = 0; i < SAMPLE_WARPS; i++) {
-        if (i == warp) before = total;
-        total += between.ints[i];
-    }
-    return before + through - x;
+#include "largest.cuh"
+
+// mass of a tile on a grid of 2^-32, so that float64 sums of masses are exact in any order
+__device__ __forceinline__ double mass_of(float m, float top, double ell) {
+    return __dmul_rn(rint(__dmul_rn(__dmul_rn(exp((double)m - (double)top), ell), 4294967296.0)), 2.3283064365386963e-10);
 }
 
-// The bits of the `left`-th largest of n non-negative fractions, and how many are strictly larger (then ties go by index).
-// Bisection over the bit patterns, which order as the numbers do; stops as soon as a cut separates exactly `left`.
-__device__ __forceinline__ i64 cut_of(const double *fractions, int first, int last, int left, Between &between, int &larger) {
-    i64 below = -1, above = 0x3ff0000000000000ll;  // count(> below) >= left > count(> above), all fractions are < 1
-    larger = 0;
-    while (above - below > 1) {
-        const i64 middle = below + (above - below) / 2;
-        int mine = 0, count;
-        for (int t = first; t < last; t++) mine += __double_as_longlong(fractions[t]) > middle;
-        scan_block(mine, between, count);
-        if (count == left) {
-            larger = left;
-            return middle;
-        }
-        if (count > left) {
-            below = middle;
-        } else {
-            above = middle;
-            larger = count;
-        }
-    }
-    return above;  // fractions equal to `above` are ties: left - larger of them are taken
+// asks for one line of each 2 MB page of a range, so that the translation of its addresses is at hand
+__device__ __forceinline__ void find_pages(const void *at, i64 bytes) {
+    const i64 offset = (i64)threadIdx.x << 21;
+    if (offset < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)at + offset));
 }
-
-#if INSTRUMENT
-__device__ bool goes_first(const double *x, int a, int b) { return x[a] < x[b] || (x[a] == x[b] && a > b); }
-
-__device__ int sift_down(const double *x, int *heap, int size, int root) {
-    int compares = 0;
-    while (true) {
-        int child = 2 * root + 1;
-        if (child >= size) return compares;
-        if (child + 1 < size) {
-            compares++;
-            child += goes_first(x, heap[child + 1], heap[child]);
-        }
-        compares++;
-        if (!goes_first(x, heap[child], heap[root])) return compares;
-        const int swapped = heap[root];
-        heap[root] = heap[child];
-        heap[child] = swapped;
-        root = child;
-    }
-}
-
-// comparisons of the heap selection that Tables 8 and 10 count; one thread
-__device__ int heap_compares(const double *x, int n, int k, int *heap) {
-    const int size = min(k, n);
-    int compares = 0;
-    for (int j = 0; j < size; j++) heap[j] = j;
-    for (int root = size / 2 - 1; root >= 0; root--) compares += sift_down(x, heap, size, root);
-    for (int j = size; size > 0 && j < n; j++) {
-        compares++;
-        if (x[j] > x[heap[0]]) {
-            heap[0] = j;
-            compares += sift_down(x, heap, size, 0);
-        }
-    }
-    return compares;
-}
-#endif
 
 #if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void cluster_barrier() {
@@ -159,7 +91,17 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
     (void)counting;
     Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence, head0 + h, positions ? positions[sequence] : position};
 
+#if METHOD == 0
+    const double offset = uniform(random, 0);
+#endif
+#if TRY != 1
+    // look the pages up while the scores are still being made
+    find_pages(v + sequence * v_sequence + kv * D, (i64)n * v_row * 2);
+    find_pages(u + kv_head * T * G * PITCH, (i64)tiles * G * PITCH * 4);
+#endif
+    STAMP(0)
     wait_for_predecessor();
+    STAMP(1)
     m += head * T;
     ell += head * T;
     float sum[FEATURES];
@@ -170,46 +112,59 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         // ---- tile masses on a grid of 2^-32, and their prefix ----
         const int each = (tiles + THREADS - 1) / THREADS;
         const int first = min((int)threadIdx.x * each, tiles), last = min(first + each, tiles);
-        float top = -INFINITE;
-        for (int t = first; t < last; t++) top = fmaxf(top, m[t]);
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) top = fmaxf(top, __shfl_xor_sync(FULL, top, step));
+        const float m_first[2] = {first < last ? m[first] : -INFINITE, first + 1 < last ? m[first + 1] : -INFINITE};
+        const double ell_first[2] = {first < last ? ell[first] : 0.0, first + 1 < last ? ell[first + 1] : 0.0};
+        float top = fmaxf(m_first[0], m_first[1]);
+#pragma unroll 1
+        for (int t = first + 2; t < last; t++) top = fmaxf(top, m[t]);
+        top = max_of_warp(top);
         if (lane == 0) between.doubles[warp] = top;
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < SAMPLE_WARPS; i++) top = fmaxf(top, (float)between.doubles[i]);
+        top = max_of_warp((float)between.doubles[lane % SAMPLE_WARPS]);
         double mine = 0, Z;
-        for (int t = first; t < last; t++) {
-            const double mass = __dmul_rn(rint(__dmul_rn(__dmul_rn(exp((double)m[t] - (double)top), ell[t]), 4294967296.0)), 2.3283064365386963e-10);
-            masses[t] = mass;
-            mine += mass;
-#if INSTRUMENT
-            if (counting) {
-                masses_out[head * T + t] = mass;
-                COUNT(budget_counts[kv_head * 9 + 0], 1);  // exponentials
-                COUNT(budget_counts[kv_head * 9 + 1], 1);  // maximum
-                COUNT(budget_counts[kv_head * 9 + 2], 1);
-                COUNT(budget_counts[kv_head * 9 + 3], 1);
-                COUNT(budget_counts[kv_head * 9 + 6], 1);  // prefix
-            }
-#endif
+#pragma unroll 1
+        for (int t = first; t < last; t += 2) {  // two at a time, for their exponentials to overlap
+            const bool both = t + 1 < last;
+            const double one = mass_of(t == first ? m_first[0] : m[t], top, t == first ? ell_first[0] : ell[t]);
+            const double other = mass_of(t == first ? m_first[1] : both ? m[t + 1] : -INFINITE, top, t == first ? ell_first[1] : both ? ell[t + 1] : 0.0);
+            masses[t] = one;
+            if (both) masses[t + 1] = other;
+            mine += one + other;
         }
-        double prefix = scan_block(mine, between, Z);
+#if INSTRUMENT
+        for (int t = first; counting && t < last; t++) {
+            masses_out[head * T + t] = masses[t];
+            COUNT(budget_counts[kv_head * 9 + 0], 1);  // exponentials
+            COUNT(budget_counts[kv_head * 9 + 1], 1);  // maximum
+            COUNT(budget_counts[kv_head * 9 + 2], 1);
+            COUNT(budget_counts[kv_head * 9 + 3], 1);
+            COUNT(budget_counts[kv_head * 9 + 6], 1);  // prefix
+        }
+#endif
+        STAMP(2)
+        double prefix = scan_block(mine, between.doubles, Z);
+        (void)prefix;
+        STAMP(3)
 
 #if METHOD == 0
         // ---- positions: prefix * S / Z + offset; a tile holds the whole numbers between its first and last position ----
-        const double offset = uniform(random, 0), scale = __ddiv_rn((double)S, Z), end = __dadd_rn((double)S, offset);
-        double low = prefix == 0 ? offset : prefix == Z ? end : fmin(__dadd_rn(offset, __dmul_rn(scale, prefix)), end);
+        const double scale = __ddiv_rn((double)S, Z), end = __dadd_rn((double)S, offset);
+        double low = prefix == 0 ? offset : prefix == Z ? end : smaller(__dadd_rn(offset, __dmul_rn(scale, prefix)), end);
         if (counting && threadIdx.x == 0) {
             COUNT(budget_counts[kv_head * 9 + 4], 1);
             COUNT(budget_counts[kv_head * 9 + 7], 1);
         }
+#pragma unroll 1
         for (int t = first; t < last; t++) {
             prefix += masses[t];
-            const double high = prefix == Z ? end : fmin(__dadd_rn(offset, __dmul_rn(scale, prefix)), end);
+            const double high = prefix == Z ? end : smaller(__dadd_rn(offset, __dmul_rn(scale, prefix)), end);
             const int from = (int)floor(low), to = (int)floor(high);
-            for (int k = max(from, first_sample); k < min(to, first_sample + count); k++)
-                samples[k - first_sample] = Sample{(double)(k + 1), low, high, t, 0};
+            if (max(from, first_sample) < min(to, first_sample + count)) {
+                const double sum = t == first ? ell_first[0] : t == first + 1 ? ell_first[1] : ell[t], slope = scale_of(low, high, sum, by_threshold);
+#pragma unroll 1
+                for (int k = max(from, first_sample); k < min(to, first_sample + count); k++)
+                    samples[k - first_sample] = Sample{(double)(k + 1), low, high, slope, sum, t, 0};
+            }
             low = high;
 #if INSTRUMENT
             if (counting) {
@@ -223,49 +178,42 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #elif METHOD == 1
         // ---- floor(S * mass / Z), and one more for the largest fractions; ties to the lowest tile ----
         const double scale = __ddiv_rn((double)S, Z);
-        int whole = 0, wholes;
-        for (int t = first; t < last; t++) whole += (int)floor(__dmul_rn(scale, masses[t]));
-        scan_block(whole, between, wholes);
-        const int left = S - wholes;
         double *const fractions = (double *)(samples + per_split);
+        int *const budget = (int *)(fractions + T), *const taken = budget + T;
+        int whole = 0, here = 0, total;
+#pragma unroll 1
         for (int t = first; t < last; t++) {
-            const double share = __dmul_rn(scale, masses[t]);
-            fractions[t] = __dsub_rn(share, floor(share));
+            const double share = __dmul_rn(scale, masses[t]), below = floor(share);
+            fractions[t] = __dsub_rn(share, below);
+            budget[t] = (int)below;
+            whole += budget[t];
         }
-        __syncthreads();
-        int larger = 0, total;
-        const i64 cut = left > 0 ? cut_of(fractions, first, last, left, between, larger) : 0x3ff0000000000000ll;
-        int ties = 0;
-        for (int t = first; t < last; t++) ties += __double_as_longlong(fractions[t]) == cut;
-        int ties_before = scan_block(ties, between, total), here = 0;
-        for (int pass = 0; pass < 2; pass++) {
-            int tie = ties_before, place = 0;
-            if (pass == 1) place = scan_block(here, between, total);
-            for (int t = first; t < last; t++) {
-                const double share = __dmul_rn(scale, masses[t]);
-                const i64 fraction = __double_as_longlong(fractions[t]);
-                const int extra = fraction > cut || (fraction == cut && larger + tie++ < left);
-                const int budget = (int)floor(share) + extra;
-                if (pass == 0) {
-                    here += budget;
-                    continue;
-                }
-                const int from = max(place, first_sample), to = min(place + budget, first_sample + count);
-                if (from < to) {
-                    const double low = uniform(random, t), high = __dadd_rn(low, (double)budget);
-                    for (int k = from; k < to; k++) samples[k - first_sample] = Sample{(double)(k - place + 1), low, high, t, 0};
-                }
-                place += budget;
-#if INSTRUMENT
-                if (counting) {
-                    budgets[head * T + t] = budget;
-                    COUNT(budget_counts[kv_head * 9 + 7], 1);
-                    COUNT(budget_counts[kv_head * 9 + 8], 1);
-                    COUNT(budget_counts[kv_head * 9 + 6], 2 + extra);
-                    COUNT(budget_counts[kv_head * 9 + 4], 1);
-                }
-#endif
+        scan_block(whole, between.ints, total);
+        const int left = S - total;
+        __shared__ Boundary boundary;
+        take_largest(fractions, first, last, each, left, boundary, between.ints, taken);
+#pragma unroll 1
+        for (int t = first; t < last; t++) here += budget[t] += taken[t];
+        int place = scan_block(here, between.ints, total);
+#pragma unroll 1
+        for (int t = first; t < last; t++) {
+            const int from = max(place, first_sample), to = min(place + budget[t], first_sample + count);
+            if (from < to) {
+                const double low = uniform(random, t), high = __dadd_rn(low, (double)budget[t]);
+                const double sum = t == first ? ell_first[0] : t == first + 1 ? ell_first[1] : ell[t], slope = scale_of(low, high, sum, by_threshold);
+#pragma unroll 1
+                for (int k = from; k < to; k++) samples[k - first_sample] = Sample{(double)(k - place + 1), low, high, slope, sum, t, 0};
             }
+            place += budget[t];
+#if INSTRUMENT
+            if (counting) {
+                budgets[head * T + t] = budget[t];
+                COUNT(budget_counts[kv_head * 9 + 7], 1);
+                COUNT(budget_counts[kv_head * 9 + 8], 1);
+                COUNT(budget_counts[kv_head * 9 + 6], 2 + taken[t]);
+                COUNT(budget_counts[kv_head * 9 + 4], 1);
+            }
+#endif
         }
 #if INSTRUMENT
         if (counting && threadIdx.x == 0) {
@@ -276,11 +224,13 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #else
         // ---- S thresholds, over the whole distribution or one in each of S equal strata ----
         double *const through = (double *)(samples + per_split);  // prefix after each tile
+#pragma unroll 1
         for (int t = first; t < last; t++) {
             prefix += masses[t];
             through[t] = prefix;
         }
         __syncthreads();
+#pragma unroll 1
         for (int j = threadIdx.x; j < count; j += THREADS) {
             const double drawn = uniform(random, first_sample + j);
 #if METHOD == 3
@@ -296,7 +246,8 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
                 else from = middle + 1;
             }
             const double before = from ? through[from - 1] : 0.0;
-            samples[j] = Sample{__dmul_rn(__dsub_rn(threshold, before), __ddiv_rn(ell[from], masses[from])), 0.0, 0.0, from, 0};
+            const double inside = __dmul_rn(__dsub_rn(threshold, before), __ddiv_rn(ell[from], masses[from]));
+            samples[j] = Sample{inside, 0.0, 0.0, 0.0, ell[from], from, 0};
 #if INSTRUMENT
             COUNT(budgets[head * T + from], 1);
             COUNT(budget_counts[kv_head * 9 + 4], 1);
@@ -310,6 +261,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 
 #if INSTRUMENT
         // ---- what drawing costs: a scan of u in each tile with a budget, or in all of them for one global CDF ----
+#pragma unroll 1
         for (int t = first; counting && t < last; t++) {
             const int w = min(n - t * TILE, TILE);
             i64 *const counts = draw_counts + (kv_head * T + t) * 4;
@@ -326,9 +278,11 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         }
 #endif
 
+        STAMP(4)
         // ---- draw and gather ----
         const float *const stash = u + (kv_head * T * G + h % G) * PITCH;
         const u16 *const values = v + sequence * v_sequence + kv * D;
+#pragma unroll 1
         for (int group = warp * AT_ONCE; group < count; group += SAMPLE_WARPS * AT_ONCE) {
             float x[AT_ONCE][CHUNK];
 #pragma unroll
@@ -338,11 +292,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 const Sample s = samples[min(group + i, count - 1)];
-#if METHOD >= 2
-                const int j = find_key(Threshold{ell[s.tile]}, s.k, x[i]);
-#else
-                const int j = find_key(Positions(s.low, s.high, ell[s.tile], by_threshold), s.k, x[i]);
-#endif
+                const int j = find_key(s, stash + (i64)s.tile * (G * PITCH), x[i], by_threshold);
                 const int key = s.tile * TILE + j;
                 row[i] = load_row(values + (i64)key * v_row);
 #if INSTRUMENT
@@ -368,12 +318,14 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         }
     }
 
+    STAMP(5)
     // ---- add up: the warps, then the splits, each in order ----
 #pragma unroll
     for (int i = 0; i < FEATURES; i++) sums[warp][lane * FEATURES + i] = sum[i];
     __syncthreads();
     float total = 0;
     if (threadIdx.x < D)
+#pragma unroll
         for (int i = 0; i < SAMPLE_WARPS; i++) total += sums[i][threadIdx.x];
     const float share = 1.0f / (float)S;
 #if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -382,6 +334,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
     cluster_barrier();
     if (split == 0 && threadIdx.x < D) {
         total = 0;
+#pragma unroll 4
         for (int i = 0; i < splits; i++) total += read_from_block(&sums[0][threadIdx.x], i);
         store_output(out + head * D + threadIdx.x, total * share);
     }
@@ -401,8 +354,10 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         if (threadIdx.x == 0) tickets[head] = 0;
         total = 0;
         if (threadIdx.x < D)
+#pragma unroll 4
             for (int i = 0; i < splits; i++) total += __ldcg(partial + (head * splits + i) * D + threadIdx.x);
     }
     if (threadIdx.x < D) store_output(out + head * D + threadIdx.x, total * share);
 #endif
+    STAMP(6)
 }

@@ -1,6 +1,6 @@
 // One tile's scores in registers: a block of WARPS warps, each with WARP_KEYS (16 or 32) keys, all G queries of the KV head at once.
 //
-// A warp's lane takes 16 bytes at a time of one key, straight from memory: which feature stands in which slot of the
+// A warp's lane takes 16 bytes at a time of one key, straight from memory or (STAGED) from shared memory: which feature stands in which slot of the
 // matrix instruction doesn't matter as long as K and q agree, so a lane's eight consecutive features fill two of them.
 
 #define WARPS ((TILE + WARP_KEYS - 1) / WARP_KEYS)
@@ -22,7 +22,19 @@ __device__ __forceinline__ int head_of(int i) { return (threadIdx.x & 3) * 2 + (
 // w: keys that exist;  between: shared [WARPS][8]. Scores of keys and heads that don't exist are -inf.
 __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, int w, float scale, float (*between)[8], Scores &tile) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
-    uint4 a[BANDS][2][D / 32], b[D / 32];
+    uint4 b[D / 32];
+#if STAGED
+    // every warp copies its own keys: whole rows at a time, all of them in flight, without a register
+    extern __shared__ uint4 dynamic_keys[];
+    uint4 *const keys = dynamic_keys + warp * (WARP_KEYS * D / 8);
+#pragma unroll
+    for (int i = 0; i < WARP_KEYS * D / 256; i++) {
+        const int key = (i * 32 + lane) / (D / 8), piece = lane % (D / 8);
+        const u16 *at = k + (i64)min(warp * WARP_KEYS + key, w - 1) * row + piece * 8;
+        copy_once(keys + key * (D / 8) + (piece ^ (key & 1) * 4), at);
+    }
+#else
+    uint4 a[BANDS][2][D / 32];
 #pragma unroll
     for (int band = 0; band < BANDS; band++)
 #pragma unroll
@@ -32,9 +44,14 @@ __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, 
 #pragma unroll
             for (int part = 0; part < D / 32; part++) a[band][half][part] = load_once(at + part * 32);
         }
+#endif
 #pragma unroll
     for (int part = 0; part < D / 32; part++)
         b[part] = g < G ? __ldg((const uint4 *)(q + g * D + c * 8 + part * 32)) : make_uint4(0, 0, 0, 0);
+#if STAGED
+    wait_for_copies();
+    __syncwarp();
+#endif
     tile.m[0] = tile.m[1] = -INFINITE;
 #pragma unroll
     for (int band = 0; band < BANDS; band++) {
@@ -42,7 +59,12 @@ __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, 
         s[0] = s[1] = s[2] = s[3] = 0;
 #pragma unroll
         for (int part = 0; part < D / 32; part++) {
+#if STAGED
+            const int at = (band * 16 + g) * (D / 8) + ((part * 4 + c) ^ (g & 1) * 4);  // swizzled: no bank is asked twice
+            const uint4 low = keys[at], high = keys[at + D];
+#else
             const uint4 low = a[band][0][part], high = a[band][1][part];
+#endif
             multiply_add(s, low.x, high.x, low.y, high.y, b[part].x, b[part].y);
             multiply_add(s, low.z, high.z, low.w, high.w, b[part].z, b[part].w);
         }
