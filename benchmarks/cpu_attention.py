@@ -21,7 +21,8 @@ import numba
 import numpy as np
 import torch
 
-from santa_sim.methods.kernel import Block, prepare
+from santa_sim.methods.kernel import Block
+from santa_sim.methods.layer import prepare
 from santa_sim.methods.spec import Spec
 
 H, H_KV, D, N_K, S, THREADS = 32, 8, 128, 32768, 128, 2

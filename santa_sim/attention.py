@@ -10,7 +10,8 @@ import numpy as np
 from .errors import InputError, choose
 from .fixed_point import BITS
 from .jit import jit
-from .methods.kernel import prepare, run_layer
+from .methods.kernel import run_layer
+from .methods.layer import prepare
 from .methods.spec import SAMPLED, Spec
 from .trace import TraceWriter
 

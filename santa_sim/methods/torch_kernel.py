@@ -18,7 +18,8 @@ from ..fixed_point import BITS, is_power_of_two
 from ..trace import TraceWriter
 from . import accumulate, bernoulli, budgets, draw, exact, kernel, topk
 from . import torch_stages as stages
-from .kernel import Block, Layer, Result, Tally
+from .kernel import Block, Result, Tally
+from .layer import Layer
 from .select import select_largest
 from .spec import Spec
 

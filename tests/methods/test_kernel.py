@@ -8,7 +8,8 @@ import pytest
 import santa_sim
 from santa_sim.analysis import closed_forms
 from santa_sim.fixed_point import BITS
-from santa_sim.methods.kernel import ITEM_BYTES, STATS_BYTES
+from santa_sim.methods.items import STATS_BYTES
+from santa_sim.methods.layer import ITEM_BYTES
 from santa_sim.methods.spec import METHODS, SAMPLED
 
 SHAPES = 36

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from santa_sim import attention
 from santa_sim.methods.kernel import Block
+from santa_sim.methods.layer import prepare
 from santa_sim.methods.spec import METHODS, PRECISIONS, SAMPLED, SCORES
 from santa_sim.trace import COUNTERS, KEYS
 
@@ -215,5 +216,5 @@ def test_tensors_may_be_read_only(precision):
 def test_cuda_where_there_is_one():
     q, k, v = tensors(8, 0, 10, 1, 1, 4)
     spec = torch_kernel.Spec(method="sdpa", precision="fp32")
-    found = torch_kernel.to_device(spec, torch_kernel.kernel.prepare(spec, q[None], k, v, 4))
+    found = torch_kernel.to_device(spec, prepare(spec, q[None], k, v, 4))
     assert found.device.type == ("cuda" if torch.cuda.is_available() else "cpu")

@@ -100,6 +100,7 @@ class Timing(schema.Model):
     nWTR_S: Clocks
     nWTR_L: Clocks
     nRTRS: Clocks  # idle clocks of the data bus when its driver changes: between ranks, and from reads to writes
+    nRTW: Clocks | None = None  # read to write of one rank; None: from nRTRS and the latencies
     nPPD: Clocks = 0  # precharge to precharge of another bank
     nRFC: Clocks = 0  # all-bank refresh
     nRFC_bank: Clocks | None = None  # per-bank refresh

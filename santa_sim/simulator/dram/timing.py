@@ -26,6 +26,7 @@ def jedec_rows(config: DramConfig) -> list[Row]:
     ccd_l_write = max(ccd_l, t.nCCD_L_write or 0)
     read, write = t.nAL + t.nCL, t.nAL + t.nCWL
     read_to_write = max(t.nBL, read + t.nBL + t.nRTRS - write)
+    read_to_write_here = read_to_write if t.nRTW is None else t.nRTW
     write_to_read_other = max(1, write + t.nBL + t.nRTRS - read)
     write_end = write + t.nBL
     to_precharge_r, to_precharge_w = t.nAL + t.nRTP, write_end + t.nWR
@@ -40,7 +41,8 @@ def jedec_rows(config: DramConfig) -> list[Row]:
         ("RD RDA", "RD", "bank group", ccd_l),
         ("RD RDA", "RD", "rank", ccd_s),
         ("RD RDA", "RD", "other", t.nBL + t.nRTRS),
-        ("RD RDA", "WR", "bank group rank other", read_to_write),
+        ("RD RDA", "WR", "bank group rank", read_to_write_here),
+        ("RD RDA", "WR", "other", read_to_write),
         ("RD", "PRE", "bank", to_precharge_r),
         ("RDA", "ACT REF REFB", "bank", to_precharge_r + t.nRP),
         ("WR WRA", "WR", "bank group", ccd_l_write),
