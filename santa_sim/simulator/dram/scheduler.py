@@ -108,6 +108,7 @@ def _refresh(s, c, clk):
                 precharge(s, c, b, clk)
                 s[L.N_REFRESH_PRE] += 1
                 choose(s, b)
+                soonest(s, c)
                 s[c + L.REFRESH_NEXT] = clk + 1
                 return L.KIND_ROW
             wait_close = min(wait_close, t)
