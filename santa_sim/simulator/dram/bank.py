@@ -133,7 +133,7 @@ def hold_back_each(s, c, rank, bank, command, clk):
 
 
 @njit(cache=True)
-def _close(s, b, clk):
+def close(s, b, clk):
     """Bank `b` loses its open row; the rank goes idle with its last one."""
     s[b + L.ROW] = -1
     s[b + L.HITS] = 0
@@ -144,7 +144,7 @@ def _close(s, b, clk):
 
 
 @njit(cache=True)
-def _activate(s, c, b, clk):
+def activate(s, c, b, clk):
     """Open the row of the bank's oldest transaction; remember the activate for the windows of four and thirty-two."""
     s[b + L.ROW] = s[s[b + L.ROW_NODE] + L.N_ROW]
     rank = s[b + L.RANK]
@@ -174,7 +174,7 @@ def _activate(s, c, b, clk):
 @njit(cache=True)
 def precharge(s, c, b, clk):
     s[L.N_PRE] += 1
-    _close(s, b, clk)
+    close(s, b, clk)
     hold_back(s, c, b, L.PRE, clk)
 
 
@@ -291,7 +291,7 @@ def _column(s, r, capacity, c, b, n, clk):
         if s[c + L.MOVABLE] + s[c + L.WRITES_HELD] > 0:
             s[c + L.DIRTY] = 1
     if shut:
-        _close(s, b, clk)
+        close(s, b, clk)
     else:
         s[b + L.HITS] += 1
     hold_back(s, c, b, (L.WRA if shut else L.WR) if write else (L.RDA if shut else L.RD), clk)
@@ -306,7 +306,7 @@ def serve(s, r, capacity, c, b, clk):
     due = c + L.DUE + s[b + L.INDEX]
     kind = L.KIND_ROW
     if s[due + L.T_ACT * banks] <= clk:
-        _activate(s, c, b, clk)
+        activate(s, c, b, clk)
     elif s[due + L.T_PRE * banks] <= clk:
         precharge(s, c, b, clk)
     else:
@@ -317,6 +317,8 @@ def serve(s, r, capacity, c, b, clk):
             w = s[b + L.WRITE_NODE]
             if n < 0 or s[w + L.N_STAMP] < s[n + L.N_STAMP]:
                 n = w
+        if n < 0:
+            return L.KIND_NONE  # nothing is due after all
         _column(s, r, capacity, c, b, n, clk)
         kind = L.KIND_COLUMN
     choose(s, b)

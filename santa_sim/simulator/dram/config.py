@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import pydantic
 from pydantic import Field
 
 from ... import schema
@@ -34,18 +33,6 @@ class Organization(schema.Model):
     burst_length: Count
     devices_per_rank: Count = 1
     command_buses: Literal[1, 2] = 1  # 2: a row and a column command can go out in the same clock (HBM)
-
-    @pydantic.model_validator(mode="after")
-    def _powers_of_two(self) -> Organization:
-        for name in ("stacks", "channels", "ranks", "bank_groups", "banks_per_group", "rows", "page_bytes", "bus_bits", "burst_length"):
-            value = getattr(self, name)
-            if value & (value - 1):
-                raise ValueError(f"{name} = {value} is not a power of two: address bits can't select it")
-        if self.bus_bits < 8:
-            raise ValueError(f"bus_bits = {self.bus_bits} is less than a byte")
-        if self.page_bytes < self.burst_bytes:
-            raise ValueError(f"page_bytes = {self.page_bytes} is less than one burst of {self.burst_bytes} bytes")
-        return self
 
     @property
     def burst_bytes(self) -> int:
@@ -109,18 +96,6 @@ class Timing(schema.Model):
     nREFB_to_REFB: Clocks | None = None  # per-bank refresh to one of another bank
     nREFB_to_ACT: Clocks | None = None  # per-bank refresh to an activate of another bank
 
-    @pydantic.model_validator(mode="after")
-    def _possible(self) -> Timing:
-        if self.nRAS < self.nRCD_read:
-            raise ValueError(
-                f"nRAS = {self.nRAS} (tRAS) is below nRCD_read = {self.nRCD_read} (tRCD): a row would close before it can be read"
-            )
-        if self.nRRD_L > self.nRAS + self.nRP:
-            raise ValueError(f"nRRD_L = {self.nRRD_L} (tRRD_L) is above tRC = nRAS + nRP = {self.nRAS + self.nRP}")
-        if self.nREFI is not None and self.nREFI <= self.nRFC:
-            raise ValueError(f"nREFI = {self.nREFI} (tREFI) must be above nRFC = {self.nRFC} (tRFC): nothing else would ever run")
-        return self
-
     @property
     def read_delay(self) -> int:
         """Clocks from a read command to the end of its data."""
@@ -142,15 +117,6 @@ class Textbook(schema.Model):
     write_high: Count = 48  # writes held at which the channel turns to writing
     write_low: Clocks = 16  # writes held at which it turns back, if a read waits
     row_hit_cap: Count = 16  # columns that an open row serves while an older request waits for another row
-
-    @pydantic.model_validator(mode="after")
-    def _watermarks(self) -> Textbook:
-        if not self.write_low < self.write_high <= self.write_queue:
-            raise ValueError(
-                f"write_low = {self.write_low}, write_high = {self.write_high}, write_queue = {self.write_queue}: "
-                "they must rise, write_low < write_high <= write_queue"
-            )
-        return self
 
 
 class Dramsim3(schema.Model):
@@ -219,24 +185,6 @@ class DramConfig(schema.Model):
     energy: Annotated[Currents | Published, Field(discriminator="kind")]
     notes: list[str] = []
 
-    @pydantic.model_validator(mode="after")
-    def _consistent(self) -> DramConfig:
-        t, o = self.timing, self.organization
-        if o.bank_groups > 1:
-            for short, long in (("nCCD_S", "nCCD_L"), ("nWTR_S", "nWTR_L")):
-                if getattr(t, short) > getattr(t, long):
-                    raise ValueError(f"timing.{short} = {getattr(t, short)} is above timing.{long} = {getattr(t, long)}")
-        needs = {"all-bank": ("nREFI",), "first-rank": ("nREFI",), "per-bank": ("nREFI_bank", "nRFC_bank"), "none": ()}
-        for name in needs[self.refresh.kind]:
-            if getattr(t, name) is None:
-                raise ValueError(f"timing.{name} is missing: refresh.kind = {self.refresh.kind!r} needs it")
-        if self.refresh.kind == "all-bank" and t.nREFI // o.ranks < 1:
-            raise ValueError(f"timing.nREFI = {t.nREFI} is less than one clock for each of {o.ranks} ranks")
-        if self.refresh.kind == "per-bank" and self.policy.name == "textbook" and t.nREFI_bank <= t.nRFC_bank // o.banks_per_rank:
-            raise ValueError(f"timing.nREFI_bank = {t.nREFI_bank} leaves no time beside timing.nRFC_bank = {t.nRFC_bank}")
-        self.mapping  # noqa: B018  parsed for its errors
-        return self
-
     @property
     def mapping(self) -> Mapping:
         """The address mapping, decoded."""
@@ -268,7 +216,103 @@ class DramConfig(schema.Model):
                 and value.get("kind", data[name].get("kind")) == data[name].get("kind")
             )
             data[name] = data[name] | value if keep and isinstance(value, dict) else value
-        return schema.validate(DramConfig, data, self.name)
+        return checked(data, self.name)
+
+
+def checked(data: object, where: str) -> DramConfig:
+    """A configuration from plain data, with its values checked against each other.
+
+    Raises
+    ------
+    InputError
+        Names each wrong field, with `where` in front.
+    """
+    config = schema.validate(DramConfig, data, where)
+    _check(config, where)
+    return config
+
+
+def _check(config: DramConfig, where: str) -> None:
+    for check in (_check_counts, _check_timing, _check_refresh, _check_policy):
+        check(config, where)
+    try:
+        config.mapping  # noqa: B018  parsed for its errors
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _check_counts(config: DramConfig, where: str) -> None:
+    o = config.organization
+    for name in (
+        "stacks",
+        "channels",
+        "ranks",
+        "bank_groups",
+        "banks_per_group",
+        "rows",
+        "page_bytes",
+        "bus_bits",
+        "burst_length",
+    ):
+        value = getattr(o, name)
+        if value & (value - 1):
+            raise InputError(
+                f"{where}: organization.{name} = {value} is not a power of two: address bits can't select it"
+            )
+    if o.bus_bits < 8:
+        raise InputError(f"{where}: organization.bus_bits = {o.bus_bits} is less than a byte")
+    if o.page_bytes < o.burst_bytes:
+        raise InputError(
+            f"{where}: organization.page_bytes = {o.page_bytes} is less than one burst of {o.burst_bytes} bytes"
+        )
+
+
+def _check_timing(config: DramConfig, where: str) -> None:
+    t = config.timing
+    if t.nRAS < t.nRCD_read:
+        raise InputError(
+            f"{where}: timing.nRAS = {t.nRAS} (tRAS) is below timing.nRCD_read = {t.nRCD_read} (tRCD): "
+            "a row would close before it can be read"
+        )
+    if t.nRRD_L > t.nRAS + t.nRP:
+        raise InputError(f"{where}: timing.nRRD_L = {t.nRRD_L} (tRRD_L) is above tRC = nRAS + nRP = {t.nRAS + t.nRP}")
+    if config.organization.bank_groups > 1 and config.policy.name == "textbook":
+        for short, long in (("nCCD_S", "nCCD_L"), ("nWTR_S", "nWTR_L"), ("nRRD_S", "nRRD_L")):
+            if getattr(t, short) > getattr(t, long):
+                raise InputError(
+                    f"{where}: timing.{short} = {getattr(t, short)} is above timing.{long} = {getattr(t, long)}"
+                )
+
+
+def _check_refresh(config: DramConfig, where: str) -> None:
+    t, o, kind = config.timing, config.organization, config.refresh.kind
+    needs = {"all-bank": ("nREFI",), "first-rank": ("nREFI",), "per-bank": ("nREFI_bank", "nRFC_bank"), "none": ()}
+    for name in needs[kind]:
+        if getattr(t, name) is None:
+            raise InputError(f"{where}: timing.{name} is missing: refresh.kind = {kind!r} needs it")
+    if kind in ("all-bank", "first-rank") and t.nREFI <= t.nRFC:
+        raise InputError(
+            f"{where}: timing.nREFI = {t.nREFI} (tREFI) must be above nRFC = {t.nRFC} (tRFC): nothing else would ever run"
+        )
+    if kind == "all-bank" and t.nREFI < o.ranks:
+        raise InputError(f"{where}: timing.nREFI = {t.nREFI} is less than one clock for each of {o.ranks} ranks")
+    if (
+        kind == "per-bank"
+        and config.policy.name == "textbook"
+        and t.nREFI_bank <= t.nRFC_bank / (o.banks_per_rank * o.ranks)
+    ):
+        raise InputError(
+            f"{where}: timing.nREFI_bank = {t.nREFI_bank} leaves no time beside timing.nRFC_bank = {t.nRFC_bank}"
+        )
+
+
+def _check_policy(config: DramConfig, where: str) -> None:
+    p = config.policy
+    if p.name == "textbook" and not p.write_low < p.write_high <= p.write_queue:
+        raise InputError(
+            f"{where}: policy.write_low = {p.write_low}, policy.write_high = {p.write_high}, policy.write_queue = {p.write_queue}: "
+            "they must rise, write_low < write_high <= write_queue"
+        )
 
 
 def load_dram(name_or_path: str | Path | DramConfig) -> DramConfig:
@@ -282,6 +326,7 @@ def load_dram(name_or_path: str | Path | DramConfig) -> DramConfig:
     from .ini import read_ini
 
     if isinstance(name_or_path, DramConfig):
+        _check(name_or_path, name_or_path.name)
         return name_or_path
     if str(name_or_path).endswith(".ini"):
         path = Path(name_or_path)
@@ -289,7 +334,7 @@ def load_dram(name_or_path: str | Path | DramConfig) -> DramConfig:
             raise InputError(f"DRAM configuration {str(path)!r} does not exist")
         return read_ini(path)
     path = schema.find_yaml(name_or_path, "santa_sim.hwmodels.dram", "DRAM")
-    return schema.validate(DramConfig, schema.read_yaml(path), str(path.name))
+    return checked(schema.read_yaml(path), path.name)
 
 
 def shipped_drams() -> list[str]:

@@ -278,4 +278,3 @@ def submit(state, ring, capacity, number, addresses, writes, ready, mapping, has
         s[port + L.SUBMITTED] += 1
         s[port + L.WRITES_AHEAD] += r[q + L.R_WRITE]
     s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], s[L.CLOCK])
-

@@ -62,7 +62,9 @@ def command_energy(config: DramConfig) -> CommandEnergy:
     )
 
 
-def charge(config: DramConfig, counts: dict[str, int], active_s: float, idle_s: float) -> tuple[dict[str, float], list[str]]:
+def charge(
+    config: DramConfig, counts: dict[str, int], active_s: float, idle_s: float
+) -> tuple[dict[str, float], list[str]]:
     """Energy by kind (`KINDS`)  [J], and a note for each figure that isn't known and so isn't charged.
 
     `active_s` and `idle_s` are summed over ranks  [s].

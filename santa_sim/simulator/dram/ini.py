@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ... import schema
 from ...errors import InputError, choose, suggestion
-from .config import DramConfig
+from .config import DramConfig, checked
 
 # key: (section, default); a default of None means that there is none to fall back on.
 _INTEGERS = {
@@ -45,7 +44,11 @@ _KNOWN = {**_INTEGERS, **_REALS, **_WORDS, **_FLAGS}
 _GDDR = ("GDDR5", "GDDR5X", "GDDR6")
 _HBM = ("HBM", "HBM2")
 _PROTOCOLS = ("DDR3", "DDR4", *_GDDR, "LPDDR", "LPDDR3", "LPDDR4", *_HBM)
-_REFRESH = {"RANK_LEVEL_STAGGERED": "all-bank", "RANK_LEVEL_SIMULTANEOUS": "first-rank", "BANK_LEVEL_STAGGERED": "per-bank"}
+_REFRESH = {
+    "RANK_LEVEL_STAGGERED": "all-bank",
+    "RANK_LEVEL_SIMULTANEOUS": "first-rank",
+    "BANK_LEVEL_STAGGERED": "per-bank",
+}
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -87,7 +90,9 @@ def _value(name: str, text: str, where: str) -> object:
     try:
         return int(first, 0) if name in _INTEGERS else float(first)
     except ValueError:
-        raise InputError(f"{where} = {text!r} must be {'a whole number' if name in _INTEGERS else 'a number'}") from None
+        raise InputError(
+            f"{where} = {text!r} must be {'a whole number' if name in _INTEGERS else 'a number'}"
+        ) from None
 
 
 def read_ini(path: Path) -> DramConfig:
@@ -102,13 +107,25 @@ def read_ini(path: Path) -> DramConfig:
     v = {name: given.get(name, default) for name, (_, default) in _KNOWN.items()}
     protocol = str(v["protocol"])
     if protocol == "HMC":
-        raise InputError(f"{path.name}: protocol = 'HMC' is not modelled: its links and vaults are another kind of memory")
+        raise InputError(
+            f"{path.name}: protocol = 'HMC' is not modelled: its links and vaults are another kind of memory"
+        )
     choose(f"{path.name}: protocol", protocol, _PROTOCOLS)
     choose(f"{path.name}: queue_structure", v["queue_structure"], ("PER_BANK", "PER_RANK"))
     choose(f"{path.name}: refresh_policy", v["refresh_policy"], _REFRESH)
     if v["enable_self_refresh"]:
         raise InputError(f"{path.name}: enable_self_refresh = true is not modelled; leave it off")
-    for name in ("BL", "bus_width", "device_width", "columns", "channel_size", "channels", "rows", "bankgroups", "banks_per_group"):
+    for name in (
+        "BL",
+        "bus_width",
+        "device_width",
+        "columns",
+        "channel_size",
+        "channels",
+        "rows",
+        "bankgroups",
+        "banks_per_group",
+    ):
         if v[name] < 1:
             raise InputError(f"{path.name}: {name} = {v[name]} must be at least 1")
     if v["tCK"] <= 0:
@@ -126,11 +143,15 @@ def read_ini(path: Path) -> DramConfig:
     ranks = int(v["channel_size"] // rank_mib)
     if ranks < 1:
         ranks = 1
-        notes.append(f"channel_size = {v['channel_size']} MiB is below one rank; one rank of {rank_mib:g} MiB, as DRAMsim3 does")
+        notes.append(
+            f"channel_size = {v['channel_size']} MiB is below one rank; one rank of {rank_mib:g} MiB, as DRAMsim3 does"
+        )
     single = groups == 1  # it then uses the short constraints for all
     limit = {"GDDR5": 4, "GDDR5X": 8, "GDDR6": 16}.get(protocol, 2)
     if v["BL"] // limit < 1:
-        raise InputError(f"{path.name}: BL = {v['BL']} is less than one clock of data for {protocol}, which moves {limit} a clock")
+        raise InputError(
+            f"{path.name}: BL = {v['BL']} is less than one clock of data for {protocol}, which moves {limit} a clock"
+        )
     data = {
         "name": path.stem,
         "standard": protocol,
@@ -162,4 +183,4 @@ def read_ini(path: Path) -> DramConfig:
         },
         "notes": notes,
     }  # fmt: skip
-    return schema.validate(DramConfig, data, path.name)
+    return checked(data, path.name)

@@ -94,7 +94,11 @@ def channel_size(banks: int, read_slots: int, write_slots: int) -> int:
 
 def port_size(lookahead: int, outstanding: int) -> int:
     """Length of one port's record; `outstanding` 0 stands for no limit (then nothing is remembered in its rings)."""
-    return WINDOW_AT + 2 * power_of_two_at_least(lookahead) + (2 * power_of_two_at_least(outstanding) if outstanding else 0)
+    return (
+        WINDOW_AT
+        + 2 * power_of_two_at_least(lookahead)
+        + (2 * power_of_two_at_least(outstanding) if outstanding else 0)
+    )
 
 
 def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules: np.ndarray, nodes: int) -> np.ndarray:
@@ -121,8 +125,18 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     ):  # fmt: skip
         at[field], place = place, place + _whole_lines(size)
     s = _aligned(place)
-    for field, value in (settings | at | {CHANNEL_SIZE: c_size, FIRST_AT: DUE + (DUE_TARGETS + N_TARGETS) * banks,
-        QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS + 1) * banks, HASH_MASK: buckets - 1, PORTS: len(ports), PORT_SIZE: p_size}).items():
+    for field, value in (
+        settings
+        | at
+        | {
+            CHANNEL_SIZE: c_size,
+            FIRST_AT: DUE + (DUE_TARGETS + N_TARGETS) * banks,
+            QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS + 1) * banks,
+            HASH_MASK: buckets - 1,
+            PORTS: len(ports),
+            PORT_SIZE: p_size,
+        }
+    ).items():
         s[field] = value
     s[RULES : RULES + rules.size] = rules.ravel()
     _init_spread(s, rules)
@@ -155,7 +169,9 @@ def _init_spread(s: np.ndarray, rules: np.ndarray) -> None:
     rank = np.arange(banks) // s[BANKS_PER_RANK]
     spread = np.full((len(COMMANDS), groups, N_TARGETS, banks), NO_RULE, np.int64)
     for own in range(groups):
-        relation = np.where(group == own, SAME_GROUP, np.where(rank == own // s[GROUPS_PER_RANK], SAME_RANK, OTHER_RANK))
+        relation = np.where(
+            group == own, SAME_GROUP, np.where(rank == own // s[GROUPS_PER_RANK], SAME_RANK, OTHER_RANK)
+        )
         spread[:, own] = rules[:, :, relation]
     s[s[SPREAD_AT] : s[SPREAD_AT] + spread.size] = spread.ravel()
     for command in range(len(COMMANDS)):

@@ -58,7 +58,9 @@ def parse_mapping(text: str, hashing: dict[str, list[str]], sizes: dict[str, int
     for token in text.split():
         match = re.fullmatch(r"([a-z]{2})(?::(\d+))?", token)
         if not match or match[1] not in FIELDS:
-            raise ValueError(f"address_mapping = {text!r}: {token!r} is not one of {', '.join(FIELDS)}, with ':bits' or without")
+            raise ValueError(
+                f"address_mapping = {text!r}: {token!r} is not one of {', '.join(FIELDS)}, with ':bits' or without"
+            )
         parts.append((match[1], int(match[2]) if match[2] is not None else None))
     widths = {name: sizes[name].bit_length() - 1 for name in FIELDS}
     open_width = {}
@@ -88,10 +90,14 @@ def parse_mapping(text: str, hashing: dict[str, list[str]], sizes: dict[str, int
         for source in sources:
             source_field, source_bit = _bit(source, widths)
             if any(_bit(other, widths)[0] == source_field for other in hashing):
-                raise ValueError(f"address_hash[{target!r}] = {sources}: {source!r} is itself of a hashed field, so addresses could collide")
+                raise ValueError(
+                    f"address_hash[{target!r}] = {sources}: {source!r} is itself of a hashed field, so addresses could collide"
+                )
             rules.append((field, target_bit, source_field, source_bit))
     return Mapping(
-        np.array(pieces, np.int64).reshape(-1, 4), np.array(rules, np.int64).reshape(-1, 4), burst_bytes.bit_length() - 1
+        np.array(pieces, np.int64).reshape(-1, 4),
+        np.array(rules, np.int64).reshape(-1, 4),
+        burst_bytes.bit_length() - 1,
     )
 
 

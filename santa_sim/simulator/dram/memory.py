@@ -86,7 +86,7 @@ class Dram:
         self.ports = list(ports) if ports is not None else [Port()]
         if not 1 <= len(self.ports) <= L.MAX_PORTS:
             raise InputError(f"ports = {len(self.ports)} of them; give between 1 and {L.MAX_PORTS}")
-        self._state = _state(self.config, self.ports)
+        self._state = build_state(self.config, self.ports)
         self._capacity = max(1024, L.power_of_two_at_least(4 * max(port.lookahead for port in self.ports)))
         self._ring = np.zeros(len(self.ports) * self._capacity * L.REQUEST_SIZE, np.int64)
         self._mapping = self.config.mapping
@@ -95,7 +95,13 @@ class Dram:
     # --- handing in
 
     def request(
-        self, now_fs: int, addresses: np.ndarray, write: bool | np.ndarray = False, *, ready_fs: np.ndarray | None = None, port: int = 0
+        self,
+        now_fs: int,
+        addresses: np.ndarray,
+        write: bool | np.ndarray = False,
+        *,
+        ready_fs: np.ndarray | None = None,
+        port: int = 0,
     ) -> Ticket:
         """Hand in one request per address, in order.
 
@@ -121,7 +127,9 @@ class Dram:
         else:
             ready = np.asarray(ready_fs, np.int64)
             if ready.shape != addresses.shape:
-                raise InputError(f"ready_fs has shape {ready.shape}, addresses {addresses.shape}; give one time per address")
+                raise InputError(
+                    f"ready_fs has shape {ready.shape}, addresses {addresses.shape}; give one time per address"
+                )
             ready = -(-np.maximum(ready, now_fs) // clock)
         p = self._port(port)
         ticket = Ticket(port, int(self._state[p + L.SUBMITTED]), len(addresses))
@@ -137,7 +145,9 @@ class Dram:
         if not 0 <= port < len(self.ports):
             raise InputError(f"port = {port} does not exist; this memory has {len(self.ports)}, from 0")
         if now_fs < self.now_fs:
-            raise InputError(f"now_fs = {now_fs} lies before {self.now_fs} fs, the time that the memory has been advanced to")
+            raise InputError(
+                f"now_fs = {now_fs} lies before {self.now_fs} fs, the time that the memory has been advanced to"
+            )
         check_addresses(self.config, addresses)
 
     def _port(self, number: int) -> int:
@@ -187,6 +197,8 @@ class Dram:
 
     def finish(self) -> list[Ticket]:
         """Move on until everything has completed and every buffered write is in the memory."""
+        core.run(self._state, self._ring, self._capacity, END_OF_TIME, False, True)
+        self._check_finished(False)
         self._state[L.FLUSH] = 1
         for i in range(int(self._state[L.CHANNELS])):
             c = self._state[L.CHANNEL_AT] + i * self._state[L.CHANNEL_SIZE]
@@ -199,7 +211,9 @@ class Dram:
 
     def _check_finished(self, more: bool) -> None:
         if self._state[L.CLOCK] >= END_OF_TIME and not more:
-            raise SimulationError(f"{self.config.name}: the memory came to a stop with requests waiting: {self.counts()}")
+            raise SimulationError(
+                f"{self.config.name}: the memory came to a stop with requests waiting: {self.counts()}"
+            )
 
     def _collect(self) -> list[Ticket]:
         done = []
@@ -232,7 +246,9 @@ class Dram:
         active = 0
         for i in range(int(s[L.CHANNELS] * s[L.RANKS])):
             rank = s[L.RANK_AT] + i * L.RANK_SIZE
-            active += int(s[rank + L.ACTIVE_CLOCKS]) + (int(s[L.CLOCK] - s[rank + L.ACTIVE_SINCE]) if s[rank + L.OPEN_BANKS] else 0)
+            active += int(s[rank + L.ACTIVE_CLOCKS]) + (
+                int(s[L.CLOCK] - s[rank + L.ACTIVE_SINCE]) if s[rank + L.OPEN_BANKS] else 0
+            )
         idle = int(s[L.CLOCK]) * int(s[L.CHANNELS] * s[L.RANKS]) - active
         clock_s = self.config.timing.clock_fs * 1e-15
         return charge(self.config, self.counts(), active * clock_s, idle * clock_s)
@@ -254,13 +270,21 @@ def check_addresses(config: DramConfig, addresses: np.ndarray) -> None:
     if low < 0:
         raise InputError(f"addresses: {low} is negative")
     if high >= config.organization.capacity_bytes:
-        raise InputError(f"addresses: {high:#x} is beyond the capacity of {config.name}, {config.organization.capacity_bytes:#x} bytes")
+        raise InputError(
+            f"addresses: {high:#x} is beyond the capacity of {config.name}, {config.organization.capacity_bytes:#x} bytes"
+        )
 
 
-def _state(config: DramConfig, ports: list[Port]) -> np.ndarray:
+def build_state(config: DramConfig, ports: list[Port]) -> np.ndarray:
+    """The state vector of a memory that has just been switched on (see `layout`)."""
     o, t, policy = config.organization, config.timing, config.policy
     textbook = policy.name == "textbook"
-    kinds = {"none": L.REFRESH_OFF, "all-bank": L.REFRESH_STAGGERED, "first-rank": L.REFRESH_FIRST_RANK, "per-bank": L.REFRESH_BANK}
+    kinds = {
+        "none": L.REFRESH_OFF,
+        "all-bank": L.REFRESH_STAGGERED,
+        "first-rank": L.REFRESH_FIRST_RANK,
+        "per-bank": L.REFRESH_BANK,
+    }
     kind = kinds[config.refresh.kind]
     banks = o.banks_per_rank * o.ranks
     per_queue = o.banks_per_rank if not textbook and policy.queue_per == "rank" else 1
@@ -278,6 +302,8 @@ def _state(config: DramConfig, ports: list[Port]) -> np.ndarray:
         L.WRITE_DELAY: t.write_delay, L.FAW: t.nFAW, L.AW32: t.n32AW or 0, L.SHARED_BUS: o.pseudo_channels,
         L.BURST_SHIFT: o.burst_bytes.bit_length() - 1,
     }  # fmt: skip
-    nodes = o.buses * (policy.read_queue + policy.write_queue + (0 if textbook else banks // per_queue * policy.bank_queue))
+    nodes = o.buses * (
+        policy.read_queue + policy.write_queue + (0 if textbook else banks // per_queue * policy.bank_queue)
+    )
     limits = [(port.lookahead, port.per_clock, port.outstanding or 0) for port in ports]
     return L.build(settings=settings, ports=limits, rules=rules(config), nodes=nodes)

@@ -103,7 +103,9 @@ def replay(
     addresses = np.ascontiguousarray(addresses, np.int64).ravel()
     flags = np.asarray(writes, np.bool_)
     if flags.ndim and flags.shape != addresses.shape:
-        raise InputError(f"writes has shape {flags.shape}, addresses {addresses.shape}; give one flag, or one per address")
+        raise InputError(
+            f"writes has shape {flags.shape}, addresses {addresses.shape}; give one flag, or one per address"
+        )
     chunk = (addresses, np.broadcast_to(flags, addresses.shape), ready_cycles)
     return replay_chunks([chunk], config, issue, outstanding, request_bytes=request_bytes, drain=drain)
 
@@ -144,7 +146,9 @@ def _pieces(chunks: Iterable[Chunk], config: DramConfig, issue: str, request_byt
     burst = config.organization.burst_bytes
     size = burst if request_bytes is None else request_bytes
     if size < burst or size % burst:
-        raise InputError(f"request_bytes = {request_bytes} must be a multiple of the burst of {config.name}, {burst} bytes")
+        raise InputError(
+            f"request_bytes = {request_bytes} must be a multiple of the burst of {config.name}, {burst} bytes"
+        )
     for addresses, writes, ready in chunks:
         if issue == "timed" and (ready is None or np.shape(ready) != addresses.shape):
             raise InputError("issue='timed' needs ready_cycles, one per address")
@@ -171,7 +175,16 @@ def _feed(memory: Dram, chunk: Chunk, more: bool) -> None:
     mapping = memory.config.mapping
     ready = np.zeros(1, np.int64) if ready is None else ready
     core.submit(
-        state, memory._ring, memory._capacity, 0, addresses, writes, ready, mapping.pieces, mapping.hashing, mapping.burst_shift
+        state,
+        memory._ring,
+        memory._capacity,
+        0,
+        addresses,
+        writes,
+        ready,
+        mapping.pieces,
+        mapping.hashing,
+        mapping.burst_shift,
     )
     core.run(state, memory._ring, memory._capacity, END_OF_TIME, more, not more)
     memory._check_finished(more)

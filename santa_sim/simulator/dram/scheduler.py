@@ -232,7 +232,10 @@ def _tick_textbook(s, r, capacity, c, clk):
     if s[c + L.DIRTY] != 0:
         s[c + L.DIRTY] = 0
         _direction(s, c)
-    bus = s[L.CHANNEL_AT] + (c - s[L.CHANNEL_AT]) // s[L.CHANNEL_SIZE] // s[L.SHARED_BUS] * s[L.SHARED_BUS] * s[L.CHANNEL_SIZE]
+    bus = (
+        s[L.CHANNEL_AT]
+        + (c - s[L.CHANNEL_AT]) // s[L.CHANNEL_SIZE] // s[L.SHARED_BUS] * s[L.SHARED_BUS] * s[L.CHANNEL_SIZE]
+    )
     columns, rows = s[bus + L.BUS_COLUMN] < clk, s[bus + L.BUS_ROW] < clk
     if s[c + L.REFRESH_PENDING] > 0:
         if rows:

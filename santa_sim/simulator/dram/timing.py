@@ -118,7 +118,9 @@ def dramsim3_rows(config: DramConfig) -> list[Row]:
 def rules(config: DramConfig) -> np.ndarray:
     """The constraint table of a configuration: int64 [commands, targets, relations]  [clocks], NO_RULE where there is none."""
     table = np.full((len(L.COMMANDS), L.N_TARGETS, L.N_RELATIONS), L.NO_RULE, np.int64)
-    for commands, targets, relations, clocks in (dramsim3_rows if config.policy.name == "dramsim3" else jedec_rows)(config):
+    for commands, targets, relations, clocks in (dramsim3_rows if config.policy.name == "dramsim3" else jedec_rows)(
+        config
+    ):
         for command in commands.split():
             for target in targets.split():
                 for relation in relations.split():

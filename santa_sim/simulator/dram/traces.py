@@ -69,7 +69,11 @@ def _parse(words: list[str]) -> tuple[int, bool, int | None] | None:
 
 def _chunk(rows: list[tuple[int, bool, int | None]]) -> Chunk:
     addresses, writes, ready = zip(*rows, strict=True)
-    return np.array(addresses, np.int64), np.array(writes, np.bool_), None if ready[0] is None else np.array(ready, np.int64)
+    return (
+        np.array(addresses, np.int64),
+        np.array(writes, np.bool_),
+        None if ready[0] is None else np.array(ready, np.int64),
+    )
 
 
 def _read_npz(path: Path) -> Chunk:
@@ -77,7 +81,9 @@ def _read_npz(path: Path) -> Chunk:
         with np.load(path) as data:
             names = set(data.files)
             if not {"address", "write"} <= names:
-                raise InputError(f"{path}: has arrays {', '.join(sorted(names)) or 'none'}; it needs 'address' and 'write'")
+                raise InputError(
+                    f"{path}: has arrays {', '.join(sorted(names)) or 'none'}; it needs 'address' and 'write'"
+                )
             address, write = np.asarray(data["address"]), np.asarray(data["write"])
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
@@ -104,7 +110,9 @@ def write_trace(path: str | Path, chunks: Iterable[Chunk], form: str) -> int:
     with Path(path).open("w", encoding="utf-8") as file:
         for addresses, writes, ready in chunks:
             cycles = np.zeros(len(addresses), np.int64) if ready is None else ready
-            for address, write, cycle in zip(addresses.tolist(), np.broadcast_to(writes, addresses.shape).tolist(), cycles.tolist(), strict=True):
+            for address, write, cycle in zip(
+                addresses.tolist(), np.broadcast_to(writes, addresses.shape).tolist(), cycles.tolist(), strict=True
+            ):
                 if form == "ramulator":
                     file.write(f"{'ST' if write else 'LD'} {address:#x}\n")
                 else:
