@@ -13,15 +13,16 @@ from ..methods.spec import Spec
 LARGEST_TILE = 512
 HEAD_DIMENSIONS = (64, 128, 256)
 LARGEST_GROUP = 8
-FETCH = 128  # bytes that a read of K brings into the second-level cache
-THREADS, AT_ONCE = 512, 1  # of a block that draws; samples of a warp whose loads are in flight together
+THREADS, AT_ONCE = 512, 2  # of a block that draws; samples of a warp whose loads are in flight together
 WARP_KEYS = {64: 32, 128: 32, 256: 16}  # head dimension -> keys that a warp scores
 ARCHITECTURES = (80, 86, 89, 90, 120)
 # kernel -> source file
-SOURCES = {"score": "score.cu", "sample": "sample.cu"}
-# value stages of sample.cu, by (method, allocation)
+SOURCES = {"score": "score.cu", "sample": "sample.cu", "flash": "flash.cu", "merge": "flash.cu"}
+FLASH = 4
+# value stages by (method, allocation), as sample.cu numbers them, and the flash form
 METHODS = {("s2anta-sys", None): 0, ("s2anta-prop", "systematic"): 0, ("s2anta-prop", "largest-remainder"): 1,
-           ("santa", None): 2, ("s2anta-strat", None): 3}  # fmt: skip
+           ("santa", None): 2, ("s2anta-strat", None): 3,
+           ("s2anta-flash", None): FLASH}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Variant:
         values = {"D": self.d, "G": self.group, "TILE": self.tile, "BF16": self.precision == "bf16", "METHOD": self.method,
                   "EVERY_TILE": self.every_tile, "CLUSTER": self.cluster, "INSTRUMENT": self.instrument,
                   "WARP_KEYS": WARP_KEYS[self.d],
-                  "STAGED": self.staged, "THREADS": THREADS, "AT_ONCE": AT_ONCE, "FETCH": FETCH}  # fmt: skip
+                  "STAGED": self.staged, "THREADS": THREADS, "AT_ONCE": AT_ONCE}  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
 

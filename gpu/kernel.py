@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..attention import STORAGE
 from ..errors import InputError
 from ..methods import accumulate, budgets, draw, exact
 from ..methods import kernel as cpu
+from ..methods.layer import Layer
 from ..methods.spec import Spec
 from . import build, device
 
@@ -29,7 +29,7 @@ class Plan:
     One plan serves one stream at a time: its work space holds the step that is running.
 
     spec : method and budgets;  batch, H, H_kv, d : B and the heads;  n_most : keys of the longest sequence
-    tile : keys per tile;  S : samples per head;  splits, per_split : blocks of a head, samples of a block
+    tile : keys per tile;  S : samples per head;  splits, per_split : blocks of a head in the second kernel, samples of a block
     """
 
     spec: Spec
@@ -43,8 +43,8 @@ class Plan:
     splits: int
     per_split: int
     device: int
-    score: object
-    sample: object
+    flash: bool
+    kernels: tuple
     key_bytes: int
     shared_bytes: int
     u: object
@@ -65,13 +65,14 @@ class Counts:
     global_step: object  # [B, H_kv, 9]
     drawing: object  # [B, H_kv, T, 4]
     values: object  # [B, H_kv, T, 4]
+    merging: object  # [B, H_kv, 3]
     budgets: object  # [B, H, T]
-    rows: object  # int32 [B, H, S], drawn keys in sample order
+    rows: object  # int32 [B, H, S or more], drawn keys in sample order, then -1
     masses: object  # float64 [B, H, T]
     heaps: object  # int32 [B, H, T], work space
 
 
-def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *, S: int | None = None, tile: int = 256,
+def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *, S: int | None = None, tile: int = 128,
               instrument: bool = False, cluster: bool | None = None, overlap: bool | None = None,
               staged: bool | None = None) -> Plan:  # fmt: skip
     """Compile the kernels and allocate the work space for decode steps of one shape, on the current device.
@@ -80,7 +81,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
 
     Parameters
     ----------
-    spec : 's2anta-sys', 's2anta-prop', 'santa' or 's2anta-strat', exact scores, 'bf16' or 'fp16'
+    spec : a sampled method, exact scores, 'bf16' or 'fp16'
     batch : B, sequences;  H, H_kv : query and KV heads;  d : 64, 128 or 256;  n_most : keys of the longest sequence
     S : samples per head; None takes the spec's
     instrument : the counting build;  cluster, overlap : use thread block clusters, programmatic dependent launch;
@@ -103,38 +104,60 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         raise InputError(f"S={S!r}: a plan serves one layer; give its own S")
     number = cupy.cuda.runtime.getDevice()
     G, T = H // H_kv, -(-n_most // tile)
-    # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets
-    wanted = max(1, 2 * device.attribute(number, "MultiProcessorCount") // (batch * H))
-    at_once = build.THREADS // 32 * build.AT_ONCE
-    per_split = min(_LARGEST_PER_SPLIT, at_once * math.ceil(S / (wanted * at_once)))
-    splits = -(-S // per_split)
     modern = device.capability(number) >= 90
+    method = build.method_number(spec)
+    if method == build.FLASH:
+        if S >= 2**22:
+            raise InputError(f"S={S}: the flash form draws up to {2**22 - 1} samples on the GPU; use kernel='cpu'")
+        splits, per_split = (min(_LARGEST_CLUSTER, -(-T // 32)) if modern and cluster is not False else 1), 0
+    else:
+        # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets
+        wanted = max(1, 2 * device.attribute(number, "MultiProcessorCount") // (batch * H))
+        at_once = build.THREADS // 32 * build.AT_ONCE
+        per_split = min(_LARGEST_PER_SPLIT, at_once * math.ceil(S / (wanted * at_once)))
+        splits = -(-S // per_split)
     overlap = modern if overlap is None else overlap
     cluster = (modern if cluster is None else cluster) and 1 < splits <= _LARGEST_CLUSTER
     # K through shared memory where three tiles fit on a multiprocessor, so that two load while one is scored
     key_bytes = 2 * d * build.WARP_KEYS[d] * -(-tile // build.WARP_KEYS[d])
-    staged = 3 * (key_bytes + 2048) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor") if staged is None else staged
+    staged = 3 * (key_bytes + 6144) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor") if staged is None else staged
     key_bytes *= staged
     variant = build.variant(spec, d, G, tile, cluster, instrument)
-    shared_bytes = _SAMPLE_BYTES * per_split + T * _TILE_BYTES[variant.method]
-    score, sample = build.load("score", dataclasses.replace(variant, method=0, every_tile=True, cluster=False, staged=staged), number), build.load("sample", variant, number)
-    most = device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 20480
+    first = dataclasses.replace(variant, cluster=False, staged=staged, method=method if method == build.FLASH else 0)
+    names = ("flash", "merge") if method == build.FLASH else ("score", "sample")
+    kernels = [build.load(name, v, number) for name, v in zip(names, (first, variant), strict=True)]
+    shared_bytes = 4 * -(-T // splits) if method == build.FLASH else _SAMPLE_BYTES * per_split + T * _TILE_BYTES[method]
+    most = device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576
     if shared_bytes > most:
-        raise InputError(f"n_most={n_most} with tile={tile} makes {T} tiles; this GPU's shared memory has room for {(most - _SAMPLE_BYTES * per_split) // _TILE_BYTES[variant.method]}: use a longer tile")
-    if key_bytes > 32768:
-        score.max_dynamic_shared_size_bytes = key_bytes
-    if shared_bytes > 32768:
-        sample.max_dynamic_shared_size_bytes = shared_bytes
-    pitch = -(-tile // 4) * 4
-    int64 = functools.partial(cupy.zeros, dtype=cupy.int64)
-    counts = Counts(int64((batch, H_kv, T, len(exact.SCORE_COUNTS))), int64((batch, H_kv, len(budgets.BUDGET_COUNTS))),
-                    int64((batch, H_kv, T, len(draw.DRAW_COUNTS))), int64((batch, H_kv, T, len(accumulate.VALUE_COUNTS))),
-                    int64((batch, H, T)), cupy.full((batch, H, S), -1, cupy.int32), cupy.zeros((batch, H, T)),
-                    cupy.zeros((batch, H, T), cupy.int32)) if instrument else None  # fmt: skip
-    return Plan(spec, batch, H, H_kv, d, n_most, tile, S, splits, per_split, number, score, sample, key_bytes, shared_bytes,
-                cupy.empty((batch, H_kv, T, G, pitch), cupy.float32), cupy.empty((batch, H, T), cupy.float32),
-                cupy.empty((batch, H, T), cupy.float64), cupy.empty((batch, H, splits, d), cupy.float32),
-                cupy.zeros((batch, H), cupy.uint32), cluster, overlap, counts)  # fmt: skip
+        raise InputError(f"n_most={n_most} with tile={tile} makes {T} tiles, whose masses don't fit in this GPU's shared memory: use a longer tile, up to {build.LARGEST_TILE}")
+    for kernel, size in zip(kernels, (key_bytes, shared_bytes), strict=True):
+        if size > 24576:
+            kernel.max_dynamic_shared_size_bytes = size
+    stash = (batch, H_kv, T, G, -(-tile // 4) * 4)
+    partial = (batch, H, T if method == build.FLASH else splits, d)
+    return Plan(
+        spec=spec, batch=batch, H=H, H_kv=H_kv, d=d, n_most=n_most, tile=tile, S=S, splits=splits, per_split=per_split, device=number,
+        flash=method == build.FLASH, kernels=tuple(kernels), key_bytes=key_bytes, shared_bytes=shared_bytes,
+        u=None if method == build.FLASH else cupy.empty(stash, cupy.float32), m=cupy.empty((batch, H, T), cupy.float32),
+        ell=cupy.empty((batch, H, T), cupy.float64), partial=cupy.empty(partial, cupy.float32),
+        tickets=cupy.zeros((batch, H), cupy.uint32), cluster=cluster, overlap=overlap,
+        counts=_make_counts(batch, H, H_kv, T, max(S, T) if method == build.FLASH else S) if instrument else None,
+    )  # fmt: skip
+
+
+def _make_counts(batch: int, H: int, H_kv: int, T: int, most_rows: int) -> Counts:
+    cupy = device.require_cupy()
+
+    def zeros(*shape, dtype=np.int64):
+        return cupy.zeros(shape, dtype)
+
+    return Counts(
+        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)), global_step=zeros(batch, H_kv, len(budgets.BUDGET_COUNTS)),
+        drawing=zeros(batch, H_kv, T, len(draw.DRAW_COUNTS)), values=zeros(batch, H_kv, T, len(accumulate.VALUE_COUNTS)),
+        merging=zeros(batch, H_kv, len(accumulate.MERGE_COUNTS)), budgets=zeros(batch, H, T),
+        rows=cupy.full((batch, H, most_rows), -1, cupy.int32), masses=zeros(batch, H, T, dtype=np.float64),
+        heaps=zeros(batch, H, T, dtype=np.int32),
+    )  # fmt: skip
 
 
 def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = None, sequence: int = 0, layer: int = 0,
@@ -172,22 +195,24 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
         n, k_strides, v_strides = ctypes.c_int32(plan.n_most), _strides(arrays["k"]), _strides(arrays["v"])
         work = {name: _pointer(getattr(plan, name)) for name in ("u", "m", "ell", "partial", "tickets")}
         counts = {field.name: _pointer(getattr(plan.counts, field.name) if plan.counts else None) for field in dataclasses.fields(Counts)}
-        T = -(-plan.n_most // plan.tile)
-        device.launch(
-            plan.score, (plan.H_kv, T, plan.batch), 32 * -(-plan.tile // build.WARP_KEYS[plan.d]),
-            [pointer["q"], pointer["k"], pointer["lengths"], n, *k_strides, ctypes.c_float(1 / math.sqrt(plan.d)),
-             work["u"], work["m"], work["ell"], counts["scores"]],
-            stream, plan.key_bytes,
-        )  # fmt: skip
-        device.launch(
-            plan.sample, (plan.splits, plan.H, plan.batch), build.THREADS,
-            [pointer["v"], pointer["lengths"], n, *v_strides, ctypes.c_int32(T), ctypes.c_int32(plan.S), ctypes.c_int32(plan.per_split),
-             ctypes.c_uint64(plan.spec.seed if seed is None else seed), ctypes.c_uint32(sequence), ctypes.c_uint32(layer * plan.H),
-             ctypes.c_uint32(position), pointer["positions"], ctypes.c_int32(plan.spec.sampler == "scaled-thresholds"),
-             work["u"], work["m"], work["ell"], pointer["out"], work["partial"], work["tickets"],
-             counts["global_step"], counts["drawing"], counts["values"], counts["budgets"], counts["rows"], counts["masses"], counts["heaps"]],
-            stream, plan.shared_bytes, after_previous=plan.overlap, cluster=plan.splits if plan.cluster else 0,
-        )  # fmt: skip
+        T, S = (ctypes.c_int32(x) for x in (-(-plan.n_most // plan.tile), plan.S))
+        scale, threads = ctypes.c_float(1 / math.sqrt(plan.d)), 32 * -(-plan.tile // build.WARP_KEYS[plan.d])
+        random = [ctypes.c_uint64(plan.spec.seed if seed is None else seed), ctypes.c_uint32(sequence), ctypes.c_uint32(layer * plan.H),
+                  ctypes.c_uint32(position), pointer["positions"], ctypes.c_int32(plan.spec.sampler == "scaled-thresholds")]  # fmt: skip
+        if plan.flash:
+            first = [*(pointer[x] for x in ("q", "k", "v", "lengths")), n, *k_strides, *v_strides, scale, S, *random,
+                     *(work[x] for x in ("m", "ell", "partial")),
+                     *(counts[x] for x in ("scores", "global_step", "drawing", "values", "budgets", "rows")),
+                     ctypes.c_int32(plan.counts.rows.shape[-1] if plan.counts else 0)]  # fmt: skip
+            second = [*(work[x] for x in ("m", "ell", "partial")), pointer["lengths"], n, T, S, pointer["out"], counts["merging"]]
+        else:
+            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale, *(work[x] for x in ("u", "m", "ell")), counts["scores"]]
+            second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, ctypes.c_int32(plan.per_split), *random,
+                      *(work[x] for x in ("u", "m", "ell")), pointer["out"], work["partial"], work["tickets"],
+                      *(counts[x] for x in ("global_step", "drawing", "values", "budgets", "rows", "masses", "heaps"))]  # fmt: skip
+        device.launch(plan.kernels[0], (plan.H_kv, T.value, plan.batch), threads, first, stream, plan.key_bytes)
+        device.launch(plan.kernels[1], (plan.splits, plan.H, plan.batch), build.THREADS, second, stream, plan.shared_bytes,
+                      after_previous=plan.overlap, cluster=plan.splits if plan.cluster else 0)  # fmt: skip
     return out
 
 
@@ -250,20 +275,19 @@ class GpuBlock(cpu.Block):
         as_stored = cupy.float16 if self.spec.precision == "fp16" else cupy.uint16
         q, k, v = (cupy.asarray(x)[None].view(as_stored) for x in (stored, self.layer.k[:n], self.layer.v[:n]))
         out = decode(plan, q, k, v, sequence=self.sequence, layer=self.layer_number, position=int(self.positions[0]))
-        scores, global_step, drawing, values, shares, rows = (
-            cupy.asnumpy(x)[0] for x in (plan.counts.scores, plan.counts.global_step, plan.counts.drawing, plan.counts.values,
-                                         plan.counts.budgets, plan.counts.rows)
-        )  # fmt: skip
+        counts = {field.name: cupy.asnumpy(getattr(plan.counts, field.name))[0] for field in dataclasses.fields(Counts)}
         union = np.zeros((H_kv, n), bool)
-        for h, drawn in enumerate(rows):
-            self.seen[h // G, h % G, drawn] = True
-            union[h // G, drawn] = True
-        shares = shares.reshape(H_kv, G, T)
-        return cpu.Result(cupy.asnumpy(out)[0].reshape(H_kv, G, d), scores, global_step=global_step, budgets=shares, drawing=drawing,
-                          values=values, union=union, normalizing=G * d, draws=int(shares.sum()))  # fmt: skip
+        for h, drawn in enumerate(counts["rows"]):
+            self.seen[h // G, h % G, drawn[drawn >= 0]] = True
+            union[h // G, drawn[drawn >= 0]] = True
+        shares = counts["budgets"].reshape(H_kv, G, T)
+        return cpu.Result(
+            cupy.asnumpy(out)[0].reshape(H_kv, G, d), counts["scores"], global_step=counts["global_step"], budgets=shares, drawing=counts["drawing"],
+            values=counts["values"], union=union, final_merge=counts["merging"], normalizing=G * d, draws=int(shares.sum()),
+        )  # fmt: skip
 
 
-def run_layer(spec: Spec, layer: cpu.Layer, sequence: int, layer_number: int, S: int | None, tile: int, writer, progress=None):
+def run_layer(spec: Spec, layer: Layer, sequence: int, layer_number: int, S: int | None, tile: int, writer, progress=None):
     """`methods.kernel.run_layer` with the stages on the GPU: the same arguments, output and trace.
 
     Raises

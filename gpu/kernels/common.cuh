@@ -1,7 +1,6 @@
 // What every kernel shares. Compiled by NVRTC or nvcc without any header; set at compile time:
 //   D      head dimension (64, 128 or 256)      G     query heads per KV head (1 ... 8)
 //   TILE   keys per tile (1 ... 512)            BF16  1: bfloat16, 0: float16
-//   FETCH  bytes that a read of K brings into the second-level cache (64, 128 or 256)
 //   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
 
 typedef unsigned short u16;
@@ -11,8 +10,6 @@ typedef long long i64;
 
 #define FULL 0xffffffffu
 #define PITCH ((TILE + 3) / 4 * 4)  // floats of one tile's stash row
-#define STRING(x) STRING_OF(x)
-#define STRING_OF(x) #x
 #define INFINITE __int_as_float(0x7f800000)
 
 #if INSTRUMENT
@@ -23,7 +20,7 @@ typedef u16 out_t;
 #define COUNT(counter, n)
 #endif
 
-// ---- programmatic dependent launch: the next kernel's blocks may start early, and wait here for our results ----
+// ---- programmatic dependent launch: the next kernel's blocks may start once all of ours have ----
 
 __device__ __forceinline__ void allow_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -74,20 +71,35 @@ __device__ __forceinline__ void store_output(out_t *at, float x) {
 
 // ---- memory ----
 
-// 16 bytes that are read once: they should not push anything else out of the caches
+// 16 bytes that are read once: they take each other's place in the second-level cache, not that of what others left there
 __device__ __forceinline__ uint4 load_once(const void *at) {
     uint4 x;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::" STRING(FETCH) "B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at), "l"(policy));
     return x;
 }
 
 // the same, straight into shared memory, in the background
 __device__ __forceinline__ void copy_once(void *shared, const void *at) {
-    asm volatile("cp.async.cg.shared.global.L2::" STRING(FETCH) "B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at));
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                 ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at), "l"(policy));
 }
 
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// ---- clusters: a number into the shared memory of the cluster's first block ----
+
+#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void write_to_first_block(float *shared, float x) {
+    u32 at = (u32)__cvta_generic_to_shared(shared), there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(x) : "memory");
+}
+#endif
 
 // ---- tensor cores: c[16 keys][8 heads] += a[16 keys][16 features] * b[16 features][8 heads] ----
 

@@ -28,7 +28,7 @@ __device__ __forceinline__ double scale_of(double low, double high, double total
 
 // true from the key on that the sample falls on; `running` is the sum of u up to and with the key
 __device__ __forceinline__ bool reached(const Sample &s, double running, bool by_threshold) {
-#if METHOD >= 2
+#if METHOD == 2 || METHOD == 3
     return running > s.k || running == s.total;
 #else
     if (by_threshold) return running >= smaller(__dmul_rn(__dsub_rn(s.k, s.low), s.scale), s.total);

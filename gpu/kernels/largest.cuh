@@ -7,7 +7,7 @@
 
 struct Boundary {
     int bins[BINS];
-    double values[THREADS];
+    i64 values[THREADS];  // bit patterns, which order as the fractions do
     int indices[THREADS];
     int bin, larger, listed;  // the boundary's bin; how many lie in higher bins; how many of this bin are listed
 };
@@ -71,17 +71,18 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
         for (int t = first; t < last; t++)
             if (bin_of(fractions[t]) == bin) {
                 const int slot = atomicAdd(&boundary.listed, 1);
-                boundary.values[slot] = fractions[t];
+                boundary.values[slot] = __double_as_longlong(fractions[t]);
                 boundary.indices[slot] = t;
             }
         __syncthreads();
 #pragma unroll 1
         for (int t = first; t < last; t++) {
-            const double mine = fractions[t];
-            const int its = bin_of(mine);
+            const i64 mine = __double_as_longlong(fractions[t]);
+            const int its = bin_of(fractions[t]);
             int rank = larger;
-            for (int i = 0; its == bin && i < listed; i++)
-                rank += boundary.values[i] > mine || (boundary.values[i] == mine && boundary.indices[i] < t);
+            if (its == bin)
+#pragma unroll 4
+                for (int i = 0; i < listed; i++) rank += boundary.values[i] > mine || (boundary.values[i] == mine && boundary.indices[i] < t);
             taken[t] = its > bin || (its == bin && rank < left);
         }
     } else {

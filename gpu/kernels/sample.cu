@@ -11,13 +11,7 @@
 #include "common.cuh"
 #include "draw.cuh"
 
-#ifdef CLOCKS
-#define STAMP(i) if (threadIdx.x == 0) { heaps[((sequence * H + h) * splits + split) * 8 + i] = (int)clock64(); }
-#else
-#define STAMP(i)
-#endif
 #define SAMPLE_WARPS (THREADS / 32)
-
 
 struct Between {
     double doubles[SAMPLE_WARPS];
@@ -51,20 +45,6 @@ __device__ __forceinline__ void find_pages(const void *at, i64 bytes) {
     if (offset < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)at + offset));
 }
 
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ float read_from_block(const float *shared, int rank) {
-    float x;
-    u32 at = (u32)__cvta_generic_to_shared(shared), there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there));
-    return x;
-}
-#endif
-
 // v [B, n, H_kv, D];  u, m, ell from the score pass;  T tiles of the longest sequence;  S samples per head
 // per_split: samples of one block;  head0: layer * H;  positions [B], the queries' positions, or null: `position` each
 // out [B, H, D];  partial [B, H, splits, D] and tickets [B, H] (zero before and after): the splits' sums, if not CLUSTER
@@ -94,14 +74,13 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #if METHOD == 0
     const double offset = uniform(random, 0);
 #endif
-#if TRY != 1
     // look the pages up while the scores are still being made
     find_pages(v + sequence * v_sequence + kv * D, (i64)n * v_row * 2);
     find_pages(u + kv_head * T * G * PITCH, (i64)tiles * G * PITCH * 4);
+#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // says that this block has started
 #endif
-    STAMP(0)
     wait_for_predecessor();
-    STAMP(1)
     m += head * T;
     ell += head * T;
     float sum[FEATURES];
@@ -141,10 +120,8 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
             COUNT(budget_counts[kv_head * 9 + 6], 1);  // prefix
         }
 #endif
-        STAMP(2)
         double prefix = scan_block(mine, between.doubles, Z);
         (void)prefix;
-        STAMP(3)
 
 #if METHOD == 0
         // ---- positions: prefix * S / Z + offset; a tile holds the whole numbers between its first and last position ----
@@ -180,6 +157,9 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         const double scale = __ddiv_rn((double)S, Z);
         double *const fractions = (double *)(samples + per_split);
         int *const budget = (int *)(fractions + T), *const taken = budget + T;
+        __shared__ int wholes;
+        if (threadIdx.x == 0) wholes = 0;
+        __syncthreads();
         int whole = 0, here = 0, total;
 #pragma unroll 1
         for (int t = first; t < last; t++) {
@@ -188,8 +168,10 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
             budget[t] = (int)below;
             whole += budget[t];
         }
-        scan_block(whole, between.ints, total);
-        const int left = S - total;
+        whole = __reduce_add_sync(FULL, whole);
+        if (lane == 0) atomicAdd(&wholes, whole);
+        __syncthreads();
+        const int left = S - wholes;
         __shared__ Boundary boundary;
         take_largest(fractions, first, last, each, left, boundary, between.ints, taken);
 #pragma unroll 1
@@ -278,7 +260,6 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         }
 #endif
 
-        STAMP(4)
         // ---- draw and gather ----
         const float *const stash = u + (kv_head * T * G + h % G) * PITCH;
         const u16 *const values = v + sequence * v_sequence + kv * D;
@@ -318,7 +299,6 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         }
     }
 
-    STAMP(5)
     // ---- add up: the warps, then the splits, each in order ----
 #pragma unroll
     for (int i = 0; i < FEATURES; i++) sums[warp][lane * FEATURES + i] = sum[i];
@@ -329,16 +309,19 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         for (int i = 0; i < SAMPLE_WARPS; i++) total += sums[i][threadIdx.x];
     const float share = 1.0f / (float)S;
 #if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    __syncthreads();
-    if (threadIdx.x < D) sums[0][threadIdx.x] = total;
-    cluster_barrier();
-    if (split == 0 && threadIdx.x < D) {
+    __shared__ float of_splits[8][D];
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all have started
+    if (threadIdx.x < D) write_to_first_block(&of_splits[split][threadIdx.x], total);
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    if (split == 0) {
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
         total = 0;
+        if (threadIdx.x < D) {
 #pragma unroll 4
-        for (int i = 0; i < splits; i++) total += read_from_block(&sums[0][threadIdx.x], i);
-        store_output(out + head * D + threadIdx.x, total * share);
+            for (int i = 0; i < splits; i++) total += of_splits[i][threadIdx.x];
+            store_output(out + head * D + threadIdx.x, total * share);
+        }
     }
-    cluster_barrier();
 #else
     if (splits > 1) {
         __shared__ u32 ticket;
@@ -349,15 +332,18 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         __syncthreads();
         if (threadIdx.x == 0) ticket = atomicAdd(tickets + head, 1);
         __syncthreads();
-        if (ticket != splits - 1) return;
-        __threadfence();
-        if (threadIdx.x == 0) tickets[head] = 0;
-        total = 0;
-        if (threadIdx.x < D)
+        if (ticket == splits - 1) {
+            __threadfence();
+            if (threadIdx.x == 0) tickets[head] = 0;
+            total = 0;
+            if (threadIdx.x < D) {
 #pragma unroll 4
-            for (int i = 0; i < splits; i++) total += __ldcg(partial + (head * splits + i) * D + threadIdx.x);
+                for (int i = 0; i < splits; i++) total += __ldcg(partial + (head * splits + i) * D + threadIdx.x);
+                store_output(out + head * D + threadIdx.x, total * share);
+            }
+        }
+    } else if (threadIdx.x < D) {
+        store_output(out + head * D + threadIdx.x, total * share);
     }
-    if (threadIdx.x < D) store_output(out + head * D + threadIdx.x, total * share);
 #endif
-    STAMP(6)
 }

@@ -6,6 +6,8 @@
 #define WARPS ((TILE + WARP_KEYS - 1) / WARP_KEYS)
 #define BANDS (WARP_KEYS / 16)
 
+extern __shared__ uint4 dynamic_keys[];  // STAGED: [WARPS][WARP_KEYS][D / 8]
+
 struct Scores {
     float s[BANDS][4];  // [band of 16 keys][key g head 2c, key g head 2c + 1, key g + 8 head 2c, key g + 8 head 2c + 1]
     float m[2];         // the tile's maximum for heads 2c and 2c + 1
@@ -25,7 +27,6 @@ __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, 
     uint4 b[D / 32];
 #if STAGED
     // every warp copies its own keys: whole rows at a time, all of them in flight, without a register
-    extern __shared__ uint4 dynamic_keys[];
     uint4 *const keys = dynamic_keys + warp * (WARP_KEYS * D / 8);
 #pragma unroll
     for (int i = 0; i < WARP_KEYS * D / 256; i++) {

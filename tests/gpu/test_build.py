@@ -10,10 +10,12 @@ from santa_sim.methods.spec import Spec
 
 # every value stage, type, head dimension and both builds at least once
 VARIANTS = (
-    build.Variant(128, 4, 256, "bf16", method=0, cluster=True),
+    build.Variant(128, 4, 256, "bf16", method=0, cluster=True, staged=True),
     build.Variant(64, 7, 100, "fp16", method=1, every_tile=False, instrument=True),
     build.Variant(256, 1, 32, "bf16", method=2, instrument=True),
     build.Variant(128, 8, 512, "fp16", method=3),
+    build.Variant(128, 4, 256, "bf16", method=build.FLASH, cluster=True, staged=True),
+    build.Variant(256, 8, 512, "fp16", method=build.FLASH, instrument=True),
 )
 
 
@@ -44,7 +46,7 @@ def test_refuses_what_the_kernels_do_not_take(change, says):
 
 
 def test_methods_that_are_not_there_are_named():
-    with pytest.raises(InputError, match="'sdpa' is not on the GPU yet; choose from s2anta-prop"):
+    with pytest.raises(InputError, match="'sdpa' is not on the GPU yet; choose from s2anta-flash"):
         build.method_number(Spec(method="sdpa"))
     with pytest.raises(InputError, match="score='bernoulli'"):
         build.method_number(Spec(method="s2anta-sys", samples=8, score="bernoulli", B=4))

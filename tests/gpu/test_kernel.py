@@ -17,6 +17,7 @@ METHODS = (
     {"method": "s2anta-sys"}, {"method": "s2anta-sys", "sampler": "scaled-thresholds"},
     {"method": "s2anta-prop", "allocation": "systematic"}, {"method": "s2anta-prop"},
     {"method": "s2anta-prop", "sampler": "scaled-thresholds"}, {"method": "santa"}, {"method": "s2anta-strat"},
+    {"method": "s2anta-flash"}, {"method": "s2anta-flash", "sampler": "scaled-thresholds"},
 )  # fmt: skip
 # (G, H_kv, d, n, tile, S, precision)
 SHAPES = (
@@ -62,14 +63,14 @@ def on_the_cpu(plan, stash, spec, kv, H):
     u, m, ell = (x[0] for x in stash)
     G, n, T, S = H // plan.H_kv, plan.n_most, m.shape[-1], plan.S
     limits, tiles = np.full(G, n), np.full(G, T)
-    rows_u = u[kv, :, :, : plan.tile].transpose(1, 0, 2).reshape(G, -1)[:, :n]
-    # the pitch may exceed the tile: u [T, G, pitch] -> [G, n]
+    rows_u = u[kv, :, :, : plan.tile].transpose(1, 0, 2).reshape(G, -1)[:, :n]  # without what pads a tile's row
     heads = slice(kv * G, (kv + 1) * G)
     m, ell = m[heads], ell[heads]
-    share, rows = np.zeros((G, T), np.int64), np.zeros((G, S), np.int32)
+    flash = spec.method == "s2anta-flash"
+    share, rows = np.zeros((G, T), np.int64), np.zeros((G, T * max(1, S // T) if flash else S), np.int32)
     counts, drawing = np.zeros(9, np.int64), np.zeros((T, 4), np.int64)
     independent = spec.method in ("santa", "s2anta-strat")
-    per_tile = spec.method == "s2anta-prop" and spec.allocation == "largest-remainder"
+    per_tile = flash or (spec.method == "s2anta-prop" and spec.allocation == "largest-remainder")
     random = rng.uniforms(spec.seed, 3, 2 * H + kv * G + np.arange(G), np.full(G, 11), S if independent else T if per_tile else 1, rng.VALUE_WORD)
     if independent:
         residual = np.zeros((G, S))
@@ -77,8 +78,11 @@ def on_the_cpu(plan, stash, spec, kv, H):
         draw_stage.draw_thresholds(rows_u, ell, limits, plan.tile, share, residual, drawing, rows)
     else:
         low, high = np.zeros((G, T)), np.zeros((G, T))
-        stage = budget_stage.largest_remainder if per_tile else budget_stage.systematic
-        stage(m, ell, tiles, S, random, counts, share, low, high)
+        if flash:
+            budget_stage.uniform(tiles, S, random, counts, share, low, high)
+        else:
+            stage = budget_stage.largest_remainder if per_tile else budget_stage.systematic
+            stage(m, ell, tiles, S, random, counts, share, low, high)
         by_threshold = spec.sampler == "scaled-thresholds"
         draw_stage.draw_positions(rows_u, ell, limits, plan.tile, share, low, high, by_threshold, spec.method == "s2anta-sys", drawing, rows)
     return share, rows, counts, drawing
@@ -91,7 +95,9 @@ def test_budgets_rows_and_counts_equal_the_cpu_from_the_same_stash(cupy, method,
     spec = spec_of(method, shape)
     arrays = tensors(n, shape)
     plan, out = counted(cupy, spec, shape, arrays)
-    stash = [cupy.asnumpy(x) for x in (plan.u, plan.m, plan.ell)]
+    stashed = plan if plan.u is not None else counted(cupy, spec_of(METHODS[0], shape), shape, arrays)[0]
+    assert np.array_equal(*(cupy.asnumpy(x.ell) for x in (plan, stashed)))
+    stash = [cupy.asnumpy(x) for x in (stashed.u, plan.m, plan.ell)]
     stash[0][:, :, :, :, tile:] = np.nan
     budgets, rows, step, drawing, values, scores = (cupy.asnumpy(x)[0] for x in (
         plan.counts.budgets, plan.counts.rows, plan.counts.global_step, plan.counts.drawing, plan.counts.values, plan.counts.scores))  # fmt: skip
@@ -100,16 +106,34 @@ def test_budgets_rows_and_counts_equal_the_cpu_from_the_same_stash(cupy, method,
         heads = slice(kv * G, (kv + 1) * G)
         share, expected, counts, draws = on_the_cpu(plan, stash, spec, kv, G * H_kv)
         assert np.array_equal(budgets[heads], share)
-        assert np.array_equal(np.sort(rows[heads]), np.sort(expected))
+        drawn = [row[row >= 0] for row in rows[heads]]
+        assert np.array_equal(np.sort(drawn), np.sort(expected))
         assert np.array_equal(step[kv], counts)
         assert np.array_equal(drawing[kv], draws)
         per_tile = share.sum(axis=0) * d
         assert np.array_equal(values[kv], np.stack([per_tile, 0 * per_tile, per_tile, 0 * per_tile], axis=1))
         exact = v[expected, kv].sum(axis=1) / S
+        if spec.method == "s2anta-flash":
+            m, ell = stash[1][0, heads].astype(np.float64), stash[2][0, heads]
+            weights = np.exp(m - m.max(axis=1, keepdims=True)) * ell
+            means = v[expected, kv].reshape(G, len(m[0]), -1, d).mean(axis=2)
+            exact = np.einsum("gt,gtd->gd", weights / weights.sum(axis=1, keepdims=True), means)
         assert np.allclose(out[0, heads], exact, rtol=1e-5, atol=1e-5)
     w = np.minimum(n - np.arange(len(scores[0])) * tile, tile)
     assert np.array_equal(scores[:, :, 3], np.tile(w * G, (H_kv, 1)))
     assert np.array_equal(scores[:, :, 0], scores[:, :, 3] * d)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+def test_the_same_rows_without_what_only_newer_gpus_have(cupy, method):
+    shape = (4, 2, 128, 4096, 128, 200, "bf16")
+    spec, arrays = spec_of(method, shape), tensors(4, shape)
+    plan, out = counted(cupy, spec, shape, arrays)
+    for staged in (False, True):
+        plain, expected = counted(cupy, spec, shape, arrays, cluster=False, overlap=False, staged=staged)
+        assert not plain.cluster
+        assert cupy.array_equal(*(cupy.sort(x.counts.rows) for x in (plan, plain)))
+        assert np.allclose(out, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -141,7 +165,7 @@ def test_the_trace_is_the_cpus(cupy, method, precision):
     expected, there = santa_sim.attention(q, k, v, S=128, **method, seed=5, kernel="cpu")
     assert out.dtype == q.dtype
     assert (len(trace), trace.meta["samples_drawn"]) == (len(there), 128) or method["method"] == "s2anta-prop"
-    for counter in ("score_adds", "score_reads", "softmax_exps", "value_adds", "value_reads", "sampling_random_numbers"):
+    for counter in ("score_adds", "score_reads", "softmax_exps", "value_adds", "value_reads", "sampling_random_numbers", "merge_adds", "merge_mults", "merge_exps"):
         assert trace.total(counter) == there.total(counter)
     rows = [set().union(*(zip([kv] * len(r), r) for kv, r in zip(t.items.kv_head, t.items.gather_rows) if r is not None)) for t in (trace, there)]
     assert len(rows[0] & rows[1]) >= 0.999 * len(rows[0] | rows[1]) - 2
@@ -175,11 +199,11 @@ def test_equal_logits_draw_every_key_as_often(cupy, method):
     plan, _ = counted(cupy, spec_of(method, shape), shape, (q, k, v))
     if method["method"] != "santa":
         assert (cupy.asnumpy(plan.counts.budgets) == 256).all()
-    if method["method"] in ("s2anta-sys", "s2anta-prop"):
+    if method["method"] in ("s2anta-sys", "s2anta-prop", "s2anta-flash"):
         assert np.array_equal(np.sort(cupy.asnumpy(plan.counts.rows)[0]), np.tile(np.arange(1024), (4, 1)))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("method", [m for m in METHODS if m["method"] != "s2anta-flash"], ids=lambda m: "-".join(m.values()))
 def test_a_first_tile_far_below_the_others_is_never_drawn(cupy, method):
     shape = (4, 1, 64, 600, 256, 50, "fp16")
     q, k, v = tensors(2, shape)
