@@ -51,9 +51,10 @@ _REFRESH = {
 }
 
 
-def _read(path: Path) -> dict[str, object]:
-    """Keys and values of the file, as typed; every key is checked."""
+def _read(path: Path) -> tuple[dict[str, object], list[str]]:
+    """Keys and values of the file, as typed, and notes; every key is checked."""
     out: dict[str, object] = {}
+    notes: list[str] = []
     known = {name.lower(): name for name in _KNOWN}
     unused = {name.lower() for name in _UNUSED}
     section = ""
@@ -75,8 +76,11 @@ def _read(path: Path) -> dict[str, object]:
         name = known[key.lower()]
         if section != _KNOWN[name][0]:
             raise InputError(f"{where} stands in [{section}]; it belongs in [{_KNOWN[name][0]}]")
-        out[name] = _value(name, value, where)
-    return out
+        if value:
+            out[name] = _value(name, value, where)
+        else:
+            notes.append(f"{where} has no value; {_KNOWN[name][1]}, DRAMsim3's default")
+    return out, notes
 
 
 def _value(name: str, text: str, where: str) -> object:
@@ -103,7 +107,7 @@ def read_ini(path: Path) -> DramConfig:
     InputError
         Names the file and the key: unknown, not a number, or asking for what isn't modelled (HMC, self-refresh, BL = 0).
     """
-    given = _read(path)
+    given, notes = _read(path)
     v = {name: given.get(name, default) for name, (_, default) in _KNOWN.items()}
     protocol = str(v["protocol"])
     if protocol == "HMC":
@@ -130,7 +134,6 @@ def read_ini(path: Path) -> DramConfig:
             raise InputError(f"{path.name}: {name} = {v[name]} must be at least 1")
     if v["tCK"] <= 0:
         raise InputError(f"{path.name}: tCK = {v['tCK']} must be above 0 (nanoseconds)")
-    notes = []
     gddr, hbm = protocol in _GDDR, protocol in _HBM
     groups, per_group = v["bankgroups"], v["banks_per_group"]
     if not v["bankgroup_enable"]:

@@ -82,6 +82,12 @@ def test_a_rank_beyond_the_channel_is_noted(tmp_path):
     assert config.organization.ranks == 1 and "channel_size = 1024" in config.notes[0]
 
 
+def test_an_empty_value_takes_the_default_and_says_so(tmp_path):
+    config = read(tmp_path, DDR4.replace("tRFC = 560", "tRFC ="))
+    assert config.timing.nRFC == 74
+    assert config.notes == ["x.ini, line 17: tRFC has no value; 74, DRAMsim3's default"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
