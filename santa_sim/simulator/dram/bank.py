@@ -243,6 +243,14 @@ def _unlink(s, b, n, head_field):
 
 
 @njit(cache=True)
+def freed(s, c, clk):
+    """A queue of channel `c` has room again: have the ports offer, if a request of theirs may be waiting for it."""
+    if s[c + L.IN_WINDOW] > 0 or s[L.STARVED] != 0:
+        s[L.FREED] = 1
+        s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
+
+
+@njit(cache=True)
 def _column(s, r, capacity, c, b, n, clk):
     """Issue the read or write `n` to bank `b`, with auto-precharge where the page policy wants it."""
     textbook = s[L.POLICY] == L.TEXTBOOK
@@ -276,8 +284,7 @@ def _column(s, r, capacity, c, b, n, clk):
     shut = s[L.CLOSED] != 0
     if textbook:
         s[c + (L.WRITES_HELD if write else L.READS)] -= 1
-        s[L.FREED] = 1
-        s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
+        freed(s, c, clk)
         for head in (s[b + L.HEAD], s[b + L.HEAD_W]):
             m = head
             while shut and m >= 0:

@@ -111,8 +111,9 @@ def _retire_ring(s, port, ring, head_field, clk):
 def _offer(s, r, capacity, clk):
     """Each port refills its window and offers it, oldest first; what is refused stays, what follows may pass it."""
     s[L.FRONT_NEXT] = L.NEVER
-    freed = s[L.FREED]
+    again_from_start = s[L.FREED] != 0
     s[L.FREED] = 0
+    s[L.STARVED] = 0
     ports = s[L.PORTS]
     for turn in range(ports):
         number = (turn + clk) % ports
@@ -137,6 +138,7 @@ def _offer(s, r, capacity, clk):
             s[at] = uid
             s[at + 1] = r[q + L.R_CHANNEL] * 2 + r[q + L.R_WRITE]
             s[port + L.WINDOW_WRITES] += r[q + L.R_WRITE]
+            s[r[q + L.R_CHANNEL] + L.IN_WINDOW] += 1
             s[port + L.WRITES_AHEAD] -= r[q + L.R_WRITE]
             size += 1
             s[port + L.ENTER] += 1
@@ -146,7 +148,7 @@ def _offer(s, r, capacity, clk):
             room += _has_room(s, c, 0)
             if s[port + L.WINDOW_WRITES] > 0 and s[L.UNIFIED] == 0:
                 room += _has_room(s, c, 1)
-        kept = 0 if freed else s[port + L.CHECKED]
+        kept = 0 if again_from_start else s[port + L.CHECKED]
         left = s[port + L.PER_CLOCK]
         i = kept
         while i < size and left > 0 and room > 0:
@@ -157,6 +159,7 @@ def _offer(s, r, capacity, clk):
                 _accept(s, r, q, uid, port, clk)
                 s[port + L.IN_FLIGHT] += 1
                 s[port + L.WINDOW_WRITES] -= key & 1
+                s[(key >> 1) + L.IN_WINDOW] -= 1
                 left -= 1
                 room -= not _has_room(s, key >> 1, key & 1)
             else:
@@ -172,7 +175,9 @@ def _offer(s, r, capacity, clk):
             s[port + L.WINDOW_BASE] = (base + accepted) & mask
             size -= accepted
             if room > 0 or s[port + L.WRITES_AHEAD] > 0:
-                again = clk + 1  # refill the window and go on; else when a queue has room again
+                again = clk + 1  # refill the window and go on
+            else:
+                s[L.STARVED] = 1  # refill it when any queue has room again
         s[port + L.CHECKED] = kept if room > 0 else size
         s[port + L.WINDOW] = size
         s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], again)

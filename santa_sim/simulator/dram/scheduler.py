@@ -13,7 +13,7 @@ from __future__ import annotations
 from numba import njit
 
 from . import layout as L
-from .bank import append, choose, find, first_stamp, hold_back_each, precharge, renew, serve, soonest
+from .bank import append, choose, find, first_stamp, freed, hold_back_each, precharge, renew, serve, soonest
 
 
 @njit(cache=True)
@@ -184,8 +184,7 @@ def _move_one(s, c, clk):
         s[c + L.MOVABLE_W] -= s[owner + L.WAITING_W]
     if s[c + L.MOVABLE] + s[c + L.WRITES_HELD] > 0:
         s[c + L.DIRTY] = 1
-    s[L.FREED] = 1
-    s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
+    freed(s, c, clk)
 
 
 @njit(cache=True)
