@@ -27,11 +27,9 @@ def _has_room(s, c, write):
 
 
 @njit(cache=True)
-def _takes(s, c, write, address):
-    """Whether the channel takes this request: it has room, and (textbook) no older read of an address to be written waits."""
-    if not _has_room(s, c, write):
-        return False
-    return write == 0 or s[L.POLICY] != L.TEXTBOOK or find(s, address, 0) < 0
+def _must_wait(s, write, address):
+    """Textbook policy: a write isn't taken while a read of its address is queued, which it would overtake."""
+    return write != 0 and s[L.POLICY] == L.TEXTBOOK and find(s, address, 0) >= 0
 
 
 @njit(cache=True)
@@ -154,17 +152,21 @@ def _offer(s, r, capacity, clk):
         while i < size and left > 0 and room > 0:
             at = window + 2 * ((base + i) & mask)
             uid, key = s[at], s[at + 1]
-            q = slot(r, uid, capacity)
-            if _takes(s, key >> 1, key & 1, r[q + L.R_ADDRESS]):
-                _accept(s, r, q, uid, port, clk)
-                s[port + L.IN_FLIGHT] += 1
-                s[port + L.WINDOW_WRITES] -= key & 1
-                s[(key >> 1) + L.IN_WINDOW] -= 1
-                left -= 1
-                room -= not _has_room(s, key >> 1, key & 1)
-            else:
-                to = window + 2 * ((base + kept) & mask)
-                s[to], s[to + 1] = uid, key
+            taken = _has_room(s, key >> 1, key & 1)
+            if taken:
+                q = slot(r, uid, capacity)
+                taken = not _must_wait(s, r[q + L.R_WRITE], r[q + L.R_ADDRESS])
+                if taken:
+                    _accept(s, r, q, uid, port, clk)
+                    s[port + L.IN_FLIGHT] += 1
+                    s[port + L.WINDOW_WRITES] -= key & 1
+                    s[(key >> 1) + L.IN_WINDOW] -= 1
+                    left -= 1
+                    room -= not _has_room(s, key >> 1, key & 1)
+            if not taken:
+                if kept != i:
+                    to = window + 2 * ((base + kept) & mask)
+                    s[to], s[to + 1] = uid, key
                 kept += 1
             i += 1
         accepted = i - kept
