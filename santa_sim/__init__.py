@@ -5,6 +5,11 @@
 """
 
 from importlib import metadata as _metadata
+from importlib import util as _util
+from pathlib import Path as _Path
+
+if _util.find_spec("santa_sim.workloads") is None:  # this folder shadows an installed copy: its siblings are our data
+    __path__.append(str(_Path(__file__).parent.parent))
 
 from .api import make_trace, run
 from .attention import attention

@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import logging
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
 
 from .analysis import quality
-from .attention import check_tensors, run_kernel
-from .errors import InputError, suggestion
+from .attention import check_tensors, reject_unknown, run_kernel
+from .errors import InputError
 from .hardware import Hardware, load_hardware
 from .jit import cache_is_cold
 from .methods.spec import PRECISIONS, SAMPLED, Spec
@@ -25,8 +26,6 @@ log = logging.getLogger("santa_sim")
 
 _PRECISION_OF = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _DTYPE_OF = {precision: dtype for dtype, precision in _PRECISION_OF.items()}
-_ALIASES = {"sample": "S", "samples": "S", "n_samples": "S", "num_samples": "S", "s": "S", "b": "B", "top_k": "k", "K": "k",
-            "topk": "k", "machine": "hardware", "hw": "hardware", "dtype": "precision"}  # fmt: skip
 _OPTIONS = ("S", "k", "score", "B", "hardware", "precision", "seed", "kernel", "tile", "allocation", "sampler", "value_format",
             "tensor_seed", "progress")  # fmt: skip
 DENSE_DEFAULT, SAMPLED_DEFAULT = "mac_hbm3", "adder_hbm3"
@@ -85,39 +84,35 @@ def make_trace(workload: str | Workload, method: str, S=None, *, k: int | None =
 
 def _run_method(workload, method, S, k, score, B, hardware, precision, seed, kernel, tile, allocation, sampler, value_format,
                 tensor_seed, progress, unknown):  # fmt: skip
-    if unknown:
-        name, value = next(iter(unknown.items()))
-        hint = f"; did you mean {_ALIASES[name]!r}?" if name in _ALIASES else suggestion(name, _OPTIONS)
-        raise InputError(f"run() has no argument {name!r} (given as {name}={value!r}){hint}")
+    reject_unknown("run", unknown, _OPTIONS)
     workload = load_workload(workload)
     precision = _PRECISION_OF[workload.dtype] if precision is None else precision
-    samples = tuple(S) if isinstance(S, (list, tuple, np.ndarray)) else S
-    spec = Spec(method=method, samples=samples, k=k, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
+    spec = Spec(method=method, samples=S, k=k, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
                 sampler=sampler, seed=seed, value_format=value_format)  # fmt: skip
-    if isinstance(tensor_seed, bool) or not isinstance(tensor_seed, int) or tensor_seed < 0:
+    if isinstance(tensor_seed, bool) or not isinstance(tensor_seed, (int, np.integer)) or tensor_seed < 0:
         raise InputError(f"tensor_seed={tensor_seed!r} is not a whole number >= 0")
+    tensor_seed = int(tensor_seed)
     if spec.method in SAMPLED:
         for index in range(workload.layers):
             spec.samples_at(index, workload.layers)
-    machine = load_hardware(hardware or (SAMPLED_DEFAULT if method in SAMPLED else DENSE_DEFAULT))
+    machine = load_hardware((SAMPLED_DEFAULT if method in SAMPLED else DENSE_DEFAULT) if hardware is None else hardware)
     if kernel == "cpu" and cache_is_cold():
         log.warning("compiling kernels: first run on this machine only, up to a minute")
     dtype = _DTYPE_OF.get(spec.precision, workload.dtype)
     if progress:
         progress("making tensors", 0, 1)
-    tensors, layers, notes = _tensors(workload, dtype, tensor_seed)
+    inputs, tensors, layers, notes = _tensors(workload, dtype, tensor_seed)
     step = functools.partial(progress, "running the method") if progress else None
     meta = {"workload": workload.name, "tensor_seed": tensor_seed}
     outputs, trace = run_kernel(spec, tensors, layers, kernel, meta, step)
     if progress:
         progress("comparing with exact attention", 0, 1)
-    error = _quality(spec, workload, dtype, tensor_seed, tensors, outputs)
+    error = _quality(spec, workload, inputs, tensors, outputs)
     trace = Trace(trace.items, {**trace.meta, "quality": error, "notes": [*trace.meta["notes"], *notes]})
     return trace, outputs, machine
 
 
-@functools.lru_cache(maxsize=2)
-def _tensors(workload: Workload, dtype: str, seed: int) -> tuple[list, tuple[int, ...], tuple[str, ...]]:
+def _tensors(workload: Workload, dtype: str, seed: int) -> tuple[_SameArrays, list, tuple[int, ...], tuple[str, ...]]:
     made = make_tensors(workload, dtype, seed)
     tensors = [[check_tensors(*x) for x in zip(*of_layer)] for of_layer in zip(made.q, made.k, made.v)]
     layers = tuple(made.report.get("layers") or range(workload.layers))
@@ -125,17 +120,31 @@ def _tensors(workload: Workload, dtype: str, seed: int) -> tuple[list, tuple[int
     deviation = made.report.get("logits_max_abs_deviation")
     if deviation is not None:
         notes += (f"workload: after rounding to {dtype} the logits are within {deviation:.2g} of the wanted ones",)
-    return tensors, layers, notes
+    arrays = [x for of_layer in zip(made.q, made.k, made.v) for qkv in zip(*of_layer) for x in qkv]
+    return _SameArrays(tuple(arrays)), tensors, layers, notes
+
+
+class _SameArrays:
+    """Arrays that compare by identity, to key a cache; it keeps them, so that no other array can take their place."""
+
+    def __init__(self, arrays: tuple) -> None:
+        self.arrays = arrays
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameArrays) and len(self.arrays) == len(other.arrays) and all(map(operator.is_, self.arrays, other.arrays))
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.arrays)))
 
 
 @functools.lru_cache(maxsize=2)
-def _exact(workload: Workload, dtype: str, seed: int) -> list[np.ndarray]:
-    tensors, _, _ = _tensors(workload, dtype, seed)
-    return [quality.exact_attention(q, k, v) for of_layer in tensors for q, k, v, _ in of_layer]
+def _exact(inputs: _SameArrays) -> list[np.ndarray]:
+    q, k, v = (inputs.arrays[i::3] for i in range(3))
+    return [quality.exact_attention(x[None] if x.ndim == 2 else x, y, z) for x, y, z in zip(q, k, v)]
 
 
-def _quality(spec: Spec, workload: Workload, dtype: str, seed: int, tensors: list, outputs: list) -> dict[str, float]:
-    exact = _exact(workload, dtype, seed)
+def _quality(spec: Spec, workload: Workload, inputs: _SameArrays, tensors: list, outputs: list) -> dict[str, float]:
+    exact = _exact(inputs)
     error = quality.output_error([o for of_layer in outputs for o in of_layer], exact)
     if spec.method in ("santa", "s2anta-strat") and spec.score == "exact" and workload.kind == "decode":
         traces = []

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 
 import ml_dtypes
 import numpy as np
 
-from .errors import InputError, choose
+from .errors import InputError, choose, suggestion
 from .fixed_point import BITS
 from .jit import jit
 from .methods.kernel import run_layer
 from .methods.layer import prepare
 from .methods.spec import SAMPLED, Spec
 from .trace import TraceWriter
+
+_ALIASES = {"sample": "S", "samples": "S", "n_samples": "S", "num_samples": "S", "s": "S", "b": "B", "draws": "B", "top_k": "k",
+            "K": "k", "topk": "k", "machine": "hardware", "hw": "hardware", "dtype": "precision"}  # fmt: skip
 
 STORAGE = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 KERNELS = ("cpu", "gpu", "torch")
@@ -22,7 +26,7 @@ KERNELS = ("cpu", "gpu", "torch")
 def attention(q, k, v, method: str, S=None, *, k_top: int | None = None, score: str = "exact", B: int | None = None,
               precision: str | None = None, seed: int = 0, tile: int | None = None, allocation: str = "largest-remainder",
               sampler: str = "scaled-weights", causal: bool = True, query_block: int = 64, value_format: str | None = None,
-              n_k=None, kernel: str = "cpu"):  # fmt: skip
+              n_k=None, kernel: str = "cpu", **unknown):  # fmt: skip
     """Run one attention layer for one sequence, or for a batch of sequences of different lengths.
 
     Parameters
@@ -46,6 +50,8 @@ def attention(q, k, v, method: str, S=None, *, k_top: int | None = None, score: 
     InputError
         Shapes that don't match, H not a multiple of H_kv, an empty cache, NaN or inf, budgets out of range, unknown names.
     """
+    reject_unknown("attention", unknown, ("S", "k_top", "score", "B", "precision", "seed", "tile", "allocation", "sampler", "causal",
+                                          "query_block", "value_format", "n_k", "kernel"))  # fmt: skip
     batch = isinstance(q, (list, tuple))
     if batch and not (isinstance(k, (list, tuple)) and isinstance(v, (list, tuple)) and len(q) == len(k) == len(v) > 0):
         raise InputError(f"q is a list of {len(q)} sequences; k and v must be lists of as many (and at least one)")
@@ -59,11 +65,23 @@ def attention(q, k, v, method: str, S=None, *, k_top: int | None = None, score: 
         if len(types) > 1:
             raise InputError(f"q, k and v come as {' and '.join(types)}; say which to compute in, such as precision={types[0]!r}")
         precision = types[0]
-    samples = tuple(S) if isinstance(S, (list, tuple)) else S
-    spec = Spec(method=method, samples=samples, k=k_top, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
+    spec = Spec(method=method, samples=S, k=k_top, score=score, B=B, precision=precision, tile=tile, allocation=allocation,
                 sampler=sampler, seed=seed, causal=causal, query_block=query_block, value_format=value_format)  # fmt: skip
     outputs, trace = run_kernel(spec, [[t] for t in tensors], layers=(0,), kernel=kernel)
     return ([o[0] for o in outputs] if batch else outputs[0][0]), trace
+
+
+def reject_unknown(function: str, unknown: dict, options: Sequence[str]) -> None:
+    """InputError for an argument that `function` doesn't have, naming the one that was probably meant."""
+    if not unknown:
+        return
+    name, value = next(iter(unknown.items()))
+    known = {**{alias: target for alias, target in _ALIASES.items() if target in options}, **{option: option for option in options}}
+    if "k_top" in options:
+        known.update({"top_k": "k_top", "topk": "k_top", "budget_k": "k_top"})
+    near = known.get(name) or next(iter(known[match] for match in difflib.get_close_matches(name, known, n=1)), None)
+    hint = f"; did you mean {near!r}?" if near else suggestion(name, options)
+    raise InputError(f"{function}() has no argument {name!r} (given as {name}={value!r}){hint}")
 
 
 def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[int], kernel: str = "cpu",
@@ -131,9 +149,21 @@ def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[
         "samples_drawn": int(drawn) if drawn is not None and drawn == int(drawn) else drawn,
         "budget_k": spec.k, "budget_B": spec.B, "seed": spec.seed, "kernel": kernel, "allocation": spec.allocation,
         "sampler": spec.sampler, "causal": spec.causal, "saturations": saturated,
-        "notes": [f"fixed point: {saturated} values saturated"] if saturated else [],
+        "notes": _notes(spec, drawn, saturated),
     }  # fmt: skip
     return outputs, writer.finish({**facts, **(meta or {})})
+
+
+def _notes(spec: Spec, drawn: float | None, saturated: int) -> list[str]:
+    """What a reader of the result should know about the run itself."""
+    notes = []
+    if spec.method == "s2anta-prop" and spec.allocation == "largest-remainder":
+        notes.append("largest-remainder budgets are biased: tiles below one sample can stay silent; allocation 'systematic' is unbiased")
+    if spec.method == "s2anta-flash" and drawn != spec.samples:
+        notes.append(f"flash draws max(1, floor(S / tiles)) samples a tile: {drawn:g} per query and head")
+    if saturated:
+        notes.append(f"fixed point: {saturated} values saturated")
+    return notes
 
 
 def _runner(kernel: str):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import time
+import os
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
@@ -15,44 +17,73 @@ _SHOW_AFTER_S = 2.0
 
 
 class _Progress:
-    """A progress bar on standard error that appears once the work has taken two seconds."""
+    """A progress bar on standard error that appears once the work has taken two seconds, whatever it is doing then."""
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(_SHOW_AFTER_S, self._show)
+        self._timer.daemon = True
         self._bar = self._task = None
+        self._state = {"description": "starting", "completed": 0, "total": None}
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        if self._bar is None:
-            if time.monotonic() - self._start < _SHOW_AFTER_S:
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        with self._lock:
+            # a step of one piece has no progress to show: the bar pulses
+            self._state = {"description": what, "completed": done, "total": total if total > 1 else None}
+            if self._bar is not None:
+                self._bar.update(self._task, **self._state)
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(**self._state)
             self._bar.start()
-            self._task = self._bar.add_task(what, total=total)
-        self._bar.update(self._task, description=what, completed=done, total=total)
 
     def __enter__(self) -> _Progress:
+        self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._timer.cancel()
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+
+
+class _Failure(click.ClickException):
+    exit_code = 2
 
 
 def _readable_errors(command: Callable) -> Callable:
-    """Turn the package's errors into one line on standard error and exit status 2."""
+    """Turn expected errors into one line on standard error and exit status 2."""
 
     @functools.wraps(command)
     def wrapped(*args, **kwargs):
         try:
             return command(*args, **kwargs)
-        except (InputError, SimulationError) as error:
-            raise click.ClickException(str(error)) from None
+        except (InputError, SimulationError, OSError) as error:
+            raise _Failure(str(error)) from None
+        except MemoryError as error:
+            raise _Failure(f"not enough memory: {error}") from None
 
     return wrapped
+
+
+def _writable(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Refuse a file that can't be written before anything is computed."""
+    if value is not None:
+        folder = Path(value).parent
+        if not value or Path(value).is_dir():
+            raise click.BadParameter(f"{value!r} is not a file name")
+        if not folder.is_dir():
+            raise click.BadParameter(f"{value!r}: the folder {str(folder)!r} does not exist")
+        if not os.access(value if Path(value).exists() else folder, os.W_OK):
+            raise click.BadParameter(f"{value!r} can't be written: no permission")
+    return value
 
 
 def _whole_or_list(_: click.Context, __: click.Parameter, value: str | None):
@@ -70,21 +101,24 @@ def _method_options(command: Callable) -> Callable:
     """The options that `run` and `trace` share."""
     from .methods.spec import ALLOCATIONS, METHODS, PRECISIONS, SAMPLERS, SCORES
 
+    def names(options: tuple[str, ...]) -> str:
+        return f"[{'|'.join(options)}]"  # `Spec` checks them: its errors name the nearest one
+
     options = [
         click.argument("workload"),
-        click.option("--method", required=True, type=click.Choice(METHODS), help="Value stage."),
+        click.option("--method", required=True, metavar=names(METHODS), help="Value stage."),
         click.option("--samples", "-S", "S", callback=_whole_or_list, metavar="S", help="Samples per query and head; or one per layer, as 64,128."),
         click.option("--k", type=int, help="Keys that top-k keeps."),
-        click.option("--score", type=click.Choice(SCORES), default="exact", show_default=True, help="Score stage."),
+        click.option("--score", metavar=names(SCORES), default="exact", show_default=True, help="Score stage."),
         click.option("--B", "--draws", "B", type=int, help="Bernoulli draws per query feature."),
-        click.option("--precision", type=click.Choice(PRECISIONS), help="Storage of Q, K and V.  [default: the workload's]"),
+        click.option("--precision", metavar=names(PRECISIONS), help="Storage of Q, K and V.  [default: the workload's]"),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the draws."),
         click.option("--tensor-seed", type=int, default=0, show_default=True, help="Seed of synthetic tensors."),
         click.option("--tile", type=int, help="Keys per tile."),
-        click.option("--allocation", type=click.Choice(ALLOCATIONS), default="largest-remainder", show_default=True, help="prop's tile budgets."),
-        click.option("--sampler", type=click.Choice(SAMPLERS), default="scaled-weights", show_default=True, help="Form of systematic draws."),
+        click.option("--allocation", metavar=names(ALLOCATIONS), default="largest-remainder", show_default=True, help="prop's tile budgets."),
+        click.option("--sampler", metavar=names(SAMPLERS), default="scaled-weights", show_default=True, help="Form of systematic draws."),
         click.option("--value-format", metavar="Qm.n", help="Fixed-point format of V."),
-        click.option("--kernel", type=click.Choice(["cpu", "torch", "gpu"]), default="cpu", show_default=True),
+        click.option("--kernel", metavar="[cpu|torch|gpu]", default="cpu", show_default=True),
     ]
     for option in reversed(options):
         command = option(command)
@@ -103,7 +137,7 @@ def main() -> None:
 @main.command()
 @_method_options
 @click.option("--hardware", help="Machine: a shipped name or a .yaml path.  [default: mac_hbm3 for sdpa and topk, else adder_hbm3]")
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Also save the result as JSON.")
+@click.option("--output", "-o", callback=_writable, metavar="FILE", help="Also save the result as JSON.")
 @_json_option
 @_readable_errors
 def run(workload, method, as_json, output, **arguments) -> None:
@@ -115,14 +149,14 @@ def run(workload, method, as_json, output, **arguments) -> None:
 
     with _Progress() as progress:
         result = api.run(workload, method, progress=progress, **arguments)
+    _print(result, as_json)
     if output:
         result.save(output)
-    _print(result, as_json)
 
 
 @main.command()
 @_method_options
-@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False), help="Parquet file to write.")
+@click.option("--output", "-o", required=True, callback=_writable, metavar="FILE", help="Parquet file to write.")
 @_json_option
 @_readable_errors
 def trace(workload, method, output, as_json, **arguments) -> None:

@@ -42,7 +42,9 @@ def _shares(title: str, values: Mapping[str, float], unit: str) -> Table:
 def render(result: Result) -> RenderableType:
     """The whole result as rich text."""
     what = [result.workload or "trace", result.method]
-    what += [f"S = {result.samples}"] if result.samples is not None else []
+    if result.samples is not None:
+        drawn = result.samples_drawn
+        what.append(f"S = {result.samples}" + (f" ({drawn:g} drawn)" if drawn not in (None, result.samples) else ""))
     what += [f"k = {result.budget_k}"] if result.budget_k is not None else []
     what += [f"{result.score} scores" + (f", B = {result.budget_B}" if result.budget_B else "")]
     what += [result.precision, f"on {result.hardware}"]

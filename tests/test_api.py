@@ -135,19 +135,19 @@ def test_trace_replays_to_the_same_result(tmp_path):
     [
         (dict(method="s2anta-prop", sample=128), ["sample", "did you mean 'S'"]),
         (dict(method="s2anta-prop", S=128, hardwre="x"), ["hardwre", "did you mean 'hardware'"]),
-        (dict(method="s2anta-prop"), ["S=None", "S=128"]),
+        (dict(method="s2anta-prop"), ["S is missing", "S=128"]),
         (dict(method="s2anta-prop", S=0), ["S=0"]),
         (dict(method="s2anta-prop", S=-4), ["S=-4"]),
         (dict(method="s2anta-prop", S=12.5), ["S=12.5", "whole number"]),
         (dict(method="s2anta-prop", S=True), ["S=True", "whole number"]),
         (dict(method="s2anta-prop", S=[64, 64]), ["2 entries", "4 layers"]),
         (dict(method="s2anta-pro", S=64), ["s2anta-pro", "did you mean 's2anta-prop'"]),
-        (dict(method="topk"), ["k=None", "k=128"]),
+        (dict(method="topk"), ["k is missing", "k=128"]),
         (dict(method="topk", k=0), ["k=0"]),
         (dict(method="topk", k=64, S=64), ["S=64", "topk"]),
         (dict(method="sdpa", k=4), ["k=4"]),
         (dict(method="sdpa", score="bernouli", B=4), ["bernouli", "did you mean 'bernoulli'"]),
-        (dict(method="sdpa", score="bernoulli"), ["B=None", "B=4"]),
+        (dict(method="sdpa", score="bernoulli"), ["B is missing", "B=4"]),
         (dict(method="sdpa", score="bernoulli", B=0), ["B=0"]),
         (dict(method="sdpa", B=4), ["B=4", "exact"]),
         (dict(method="sdpa", hardware="adder_hbm3"), ["adder_hbm3"]),
@@ -179,3 +179,58 @@ def test_import_is_light():
     code = "import sys, santa_sim; print([m for m in ('torch', 'cupy', 'matplotlib', 'transformers', 'dask') if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_numpy_numbers_are_numbers():
+    plain = santa_sim.run("smollm2_decode_2k", "s2anta-sys", S=8, seed=3)
+    for S in (np.int64(8), np.array(8)):
+        assert santa_sim.run("smollm2_decode_2k", "s2anta-sys", S=S, seed=np.int64(3)).to_dict() == plain.to_dict()
+    assert santa_sim.run("smollm2_decode_2k", "s2anta-sys", S=np.array([8, 8, 8, 8])).to_dict()["samples"] == [8, 8, 8, 8]
+
+
+def test_rewritten_captured_file_is_read_anew(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((1, *shape)).astype(np.float16) for name, shape in (("q", (2, 8)), ("k", (50, 1, 8)), ("v", (50, 1, 8)))}
+    workload = dict(name="mine", model="mine", kind="decode", heads=2, kv_heads=1, head_dim=8, n_k=50, layers=1, model_layers=1, dtype="float16",
+                    source={"type": "captured", "file": str(tmp_path / "c.npz"), "layers": [0]})  # fmt: skip
+    np.savez(tmp_path / "c.npz", layers=np.array([0]), provenance='"test"', **arrays)
+    assert np.abs(santa_sim.run(workload, "sdpa").output.astype(float)).max() > 0
+    np.savez(tmp_path / "c.npz", layers=np.array([0]), provenance='"test, again"', **{**arrays, "v": arrays["v"] * 0})
+    again = santa_sim.run(workload, "sdpa")
+    assert (again.output == 0).all()
+    assert again.error["relative_l2"] == 0
+
+
+def test_notes_say_what_the_run_rests_on():
+    assert any("biased" in note for note in santa_sim.run("smollm2_decode_2k", "s2anta-prop", 16).notes)
+    assert not any("biased" in note for note in santa_sim.run("smollm2_decode_2k", "s2anta-prop", 16, allocation="systematic").notes)
+    assert any("32 per query and head" in note for note in santa_sim.run("smollm2_decode_2k", "s2anta-flash", 16).notes)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("samples", "S"), ("smaples", "S"), ("top_k", "k_top"), ("precison", "precision")])
+def test_attention_names_misspelled_arguments(name, meant):
+    x = np.ones((1, 4), np.float32)
+    with pytest.raises(InputError, match=f"did you mean '{meant}'"):
+        santa_sim.attention(x, x[None], x[None], "sdpa", **{name: 4})
+
+
+def test_works_from_a_checkout_that_shadows_the_installed_copy(tmp_path):
+    """`python -c 'import santa_sim'` in a checkout imports its folder; the data folders lie beside it there."""
+    import shutil
+    from pathlib import Path
+
+    source = Path(santa_sim.__file__).parent
+    beside = source.parent if (source.parent / "workloads").is_dir() else source
+    for name, folder in (("santa_sim", source), ("workloads", beside / "workloads"), ("hwmodels", beside / "hwmodels"), ("gpu", beside / "gpu")):
+        shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "captured"), dirs_exist_ok=True)
+    code = """
+import sys
+# what an editable install adds is taken away, so that only the folder is left
+sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder).lower()]
+import santa_sim
+print(santa_sim.__file__, len(santa_sim.list_workloads()), len(santa_sim.list_hardware()))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split()[0] == str(tmp_path / "santa_sim" / "__init__.py")
+    assert int(run.stdout.split()[1]) >= 9

@@ -47,6 +47,11 @@ def test_list_names_everything():
         (("run", "smollm2_decode_2k", "--method", "santa", "--samples", "0"), "S=0"),
         (("run", "smolm2_decode_2k", "--method", "santa", "--samples", "4"), "did you mean 'smollm2_decode_2k'"),
         (("run", "smollm2_decode_2k", "--method", "santo", "--samples", "4"), "santo"),
+        (("run", "smollm2_decode_2k", "--method", "s2anta_sys", "--samples", "4"), "did you mean 's2anta-sys'"),
+        (("run", "smollm2_decode_2k", "--method", "santa"), "S is missing"),
+        (("run", "smollm2_decode_2k", "--method", "santa", "--samples", "4", "-o", "nowhere/r.json"), "folder 'nowhere' does not exist"),
+        (("run", "smollm2_decode_2k", "--method", "santa", "--samples", "4", "-o", ""), "not a file name"),
+        (("trace", "smollm2_decode_2k", "--method", "santa", "--samples", "4", "-o", "."), "not a file name"),
         (("simulate", "nowhere.parquet"), "nowhere.parquet"),
     ],
 )
@@ -54,3 +59,4 @@ def test_errors_are_one_readable_line(arguments, said):
     result = invoke(*arguments, ok=False)
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+    assert result.exit_code == 2

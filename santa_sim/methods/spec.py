@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from numbers import Integral
 
+import numpy as np
+
 from ..errors import InputError, choose
 from ..fixed_point import BITS, parse_qformat
 
@@ -53,6 +55,8 @@ class Spec:
     value_format: str | None = None
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         choose("method", self.method, METHODS)
         choose("score", self.score, SCORES)
         choose("precision", self.precision, PRECISIONS)
@@ -99,7 +103,18 @@ class Spec:
         return self.tile or (256 if n_k > 3072 else 64 if n_k > 1536 else 32)
 
 
+def _plain(value: object) -> object:
+    """NumPy's numbers as Python's, arrays and lists as tuples, so that they can be compared, hashed and written as JSON."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _whole(field: str, value: object, low: int, high: int, hint: str) -> None:
+    if value is None:
+        raise InputError(f"{field} is missing: {hint}")
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{field}={value!r} is not a whole number: {hint}")
     if not low <= value <= high:
