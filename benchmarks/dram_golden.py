@@ -56,13 +56,17 @@ def timed(address: np.ndarray, write: np.ndarray, config: DramConfig, issue: str
     return report, best
 
 
-def reference_seconds(program: str, config: Path, address: np.ndarray, write: np.ndarray, issue: str, cycles: int) -> float:
+def reference_seconds(
+    program: str, config: Path, address: np.ndarray, write: np.ndarray, issue: str, cycles: int
+) -> float:
     """CPU seconds of DRAMsim3's library on the same trace; its cycles must be the golden ones."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.bin"
         (address * 2 + write).astype(np.int64).tofile(trace)
         window = ("64", "16") if issue == "saturated" else ("1", "1")
-        out = subprocess.run([program, config, folder, trace, *window], check=True, capture_output=True, text=True).stdout
+        out = subprocess.run(
+            [program, config, folder, trace, *window], check=True, capture_output=True, text=True
+        ).stdout
     got, _, _, seconds = out.strip().splitlines()[-1].split()
     if int(got) != cycles:
         raise SystemExit(f"{program} took {got} cycles on {config.name}, not {cycles}")
@@ -83,7 +87,9 @@ def within(row: dict[str, str], report: Report, config: DramConfig) -> bool:
         and difference["activates"] <= max(0.02 * int(row["activates"]), 0.002 * bursts)
         and difference["read_row_hits"] <= max(0.02 * int(row["read_row_hits"]), 0.005 * reads)
         and difference["refreshes"] <= o.ranks * o.buses
-        and all(abs(percent(report.energy_j[kind] * 1e12, float(row[column]))) <= 2 for kind, column in ENERGIES.items())
+        and all(
+            abs(percent(report.energy_j[kind] * 1e12, float(row[column]))) <= 2 for kind, column in ENERGIES.items()
+        )
     )
 
 
@@ -105,12 +111,28 @@ def table(rows: list[dict[str, str]], folder: Path, traces: dict, policy: str, a
         differences.append(abs(off))
         met += within(row, report, config)
         cells = [f"{getattr(report, name):,} ({getattr(report, name) - int(row[name]):+,})" for name in COUNTS]
-        energies = [f"{percent(report.energy_j[kind] * 1e12, float(row[column])):+.2f} %" for kind, column in ENERGIES.items()]
+        energies = [
+            f"{percent(report.energy_j[kind] * 1e12, float(row[column])):+.2f} %" for kind, column in ENERGIES.items()
+        ]
         last = (
-            f"{len(address) / took / 1e6:.1f}" if policy == "dramsim3" else REASONS[row["config"], row["trace"]] if abs(off) > 5 else ""
+            f"{len(address) / took / 1e6:.1f}"
+            if policy == "dramsim3"
+            else REASONS[row["config"], row["trace"]]
+            if abs(off) > 5
+            else ""
         )
-        lines.append(f"| {row['config']} | {row['trace']} | {issue} | {off:+.2f} % | {' | '.join(cells)} | {' | '.join(energies)} | {last} |")
-    head = ["config", "trace", "issue", "cycles off", *(name.replace("_", " ") for name in COUNTS), "activate energy", "read energy"]
+        lines.append(
+            f"| {row['config']} | {row['trace']} | {issue} | {off:+.2f} % | {' | '.join(cells)} | {' | '.join(energies)} | {last} |"
+        )
+    head = [
+        "config",
+        "trace",
+        "issue",
+        "cycles off",
+        *(name.replace("_", " ") for name in COUNTS),
+        "activate energy",
+        "read energy",
+    ]
     head.append("million requests/s" if policy == "dramsim3" else "why, beyond 5 %")
     text = [
         f"# DRAM, policy `{policy}`, against DRAMsim3",
@@ -143,13 +165,20 @@ def depth_rows(folder: Path, traces: dict, rows: list[dict[str, str]]) -> list[s
         "dramsim3, 64 per bank": {**theirs, "bank_queue": 64},
         "dramsim3, 256 reads": {**theirs, "read_queue": 256},
     }
-    out = ["How far the scheduler sees decides: cycles against DRAMsim3's, saturated.", "", f"| config | trace | {' | '.join(variants)} |"]
+    out = [
+        "How far the scheduler sees decides: cycles against DRAMsim3's, saturated.",
+        "",
+        f"| config | trace | {' | '.join(variants)} |",
+    ]
     out.append(f"|{'---|' * (len(variants) + 2)}")
     for config_name, trace in REASONS:
-        golden = next(int(r["cycles"]) for r in rows if (r["config"], r["trace"], r["issue"]) == (config_name, trace, "saturated"))
+        golden = next(
+            int(r["cycles"]) for r in rows if (r["config"], r["trace"], r["issue"]) == (config_name, trace, "saturated")
+        )
         base = load_dram(folder / "configs" / f"{config_name}.ini")
         cells = [
-            f"{percent(replay(*traces[trace], base.replace(policy=policy), drain=False).cycles, golden):+.1f} %" for policy in variants.values()
+            f"{percent(replay(*traces[trace], base.replace(policy=policy), drain=False).cycles, golden):+.1f} %"
+            for policy in variants.values()
         ]
         out.append(f"| {config_name} | {trace} | {' | '.join(cells)} |")
     return out

@@ -5,9 +5,10 @@
 
 from .config import DramConfig, load_dram, shipped_drams
 from .memory import Dram, Port, Ticket
+from .process import DramProcess
 from .replay import Report, replay, replay_chunks
 from .traces import read_trace, write_trace
 
 __all__ = [
-    "Dram", "DramConfig", "Port", "Report", "Ticket", "load_dram", "read_trace", "replay", "replay_chunks", "shipped_drams", "write_trace",
+    "Dram", "DramConfig", "DramProcess", "Port", "Report", "Ticket", "load_dram", "read_trace", "replay", "replay_chunks", "shipped_drams", "write_trace",
 ]  # fmt: skip

@@ -210,9 +210,16 @@ def slot(r, uid, capacity):
 
 
 @njit(cache=True)
-def complete(s, port, done, slow):
-    """Account for one request that completes at clock `done`; `slow` tells reads from memory from posted ones."""
+def complete(s, r, capacity, uid, port, done, slow):
+    """Account for a request that completes at clock `done`; `slow` tells reads from memory from posted ones."""
+    q = slot(r, uid, capacity)
+    r[q + L.R_DONE] = done
     s[L.LAST_DONE] = max(s[L.LAST_DONE], done)
+    if r[q + L.R_TICKET] >= 0:
+        first = slot(r, r[q + L.R_TICKET] << 8 | (uid & 255), capacity)
+        r[first + L.R_LEFT] -= 1
+        if r[first + L.R_LEFT] == 0:
+            s[L.TICKETS_DONE] += 1
     limit = s[port + L.OUTSTANDING]
     if limit > 0:
         mask = s[port + L.RING_MASK]
@@ -275,10 +282,9 @@ def _column(s, r, capacity, c, b, n, clk):
         uid = s[n + L.N_UID]
         while uid >= 0:
             q = slot(r, uid, capacity)
-            r[q + L.R_DONE] = done
             s[L.WAITING_READS] -= 1
             s[L.N_DONE_READS] += 1
-            complete(s, s[L.PORT_AT] + (uid & 255) * s[L.PORT_SIZE], done, True)
+            complete(s, r, capacity, uid, s[L.PORT_AT] + (uid & 255) * s[L.PORT_SIZE], done, True)
             uid = r[q + L.R_MERGED]
     s[L.QUEUED_CLOCKS] += clk - s[n + L.N_ACCEPTED]
     shut = s[L.CLOSED] != 0

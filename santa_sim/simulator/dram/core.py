@@ -33,14 +33,13 @@ def _must_wait(s, write, address):
 
 
 @njit(cache=True)
-def _accept(s, r, q, uid, port, clk):
+def _accept(s, r, capacity, q, uid, port, clk):
     """Take one request into its channel (which has room): forward, merge, coalesce or queue it."""
     c, address, write = r[q + L.R_CHANNEL], r[q + L.R_ADDRESS], r[q + L.R_WRITE]
     posted = find(s, address, 1) if s[L.WAITING_WRITES] > 0 else -1
     if write != 0 or posted >= 0:
         done = clk + 2
-        r[q + L.R_DONE] = done
-        complete(s, port, done, False)
+        complete(s, r, capacity, uid, port, done, False)
         if write == 0:
             s[L.N_DONE_READS] += 1
             s[L.N_FORWARDED] += 1
@@ -157,7 +156,7 @@ def _offer(s, r, capacity, clk):
                 q = slot(r, uid, capacity)
                 taken = not _must_wait(s, r[q + L.R_WRITE], r[q + L.R_ADDRESS])
                 if taken:
-                    _accept(s, r, q, uid, port, clk)
+                    _accept(s, r, capacity, q, uid, port, clk)
                     s[port + L.IN_FLIGHT] += 1
                     s[port + L.WINDOW_WRITES] -= key & 1
                     s[(key >> 1) + L.IN_WINDOW] -= 1
@@ -206,7 +205,7 @@ def _hungry(s):
 
 
 @njit(cache=True)
-def run(state, ring, capacity, until, more, to_end):
+def run(state, ring, capacity, until, more, to_end, to_ticket):
     """Advance the memory, up to clock `until` (not included).
 
     Parameters
@@ -214,6 +213,7 @@ def run(state, ring, capacity, until, more, to_end):
     state : int64 vector, changed in place; ring : int64 ring of requests, [ports x capacity x REQUEST_SIZE]
     until : stop before this clock
     more : requests are still to come: stop as soon as a port's window would lack them
+    to_ticket : stop as soon as requests handed in together are all known to complete
     to_end : stop one clock after the last submitted request has completed (with FLUSH set: the last write too)
 
     Returns
@@ -248,7 +248,9 @@ def run(state, ring, capacity, until, more, to_end):
             for done in (s[L.LAST_DONE], s[L.LAST_WRITE]):
                 if done >= clk:
                     soon = min(soon, done + 1)
-        clk = min(until, max(clk + 1, soon))
+        clk = min(until, clk + 1 if to_ticket and s[L.TICKETS_DONE] > 0 else max(clk + 1, soon))
+        if to_ticket and s[L.TICKETS_DONE] > 0:
+            break
     s[L.CLOCK] = clk
     if to_end and s[L.WAITING_READS] == 0 and (s[L.FLUSH] == 0 or s[L.WAITING_WRITES] == 0) and _unaccepted(s) == 0:
         return clk > s[L.LAST_DONE] and (s[L.FLUSH] == 0 or clk > s[L.LAST_WRITE])
@@ -256,15 +258,17 @@ def run(state, ring, capacity, until, more, to_end):
 
 
 @njit(cache=True)
-def submit(state, ring, capacity, number, addresses, writes, ready, mapping, hashing, burst_shift):
+def submit(state, ring, capacity, number, addresses, writes, ready, mapping, hashing, burst_shift, ticket):
     """Decode requests and append them to port `number`'s ring (which has room).
 
     mapping : int64 [pieces, 4] of (bit in the burst number, width, field 0..5 = ch ra bg ba ro co, bit in the field);
+    ticket : count them down together, to know when all have completed
     hashing : int64 [rules, 4] of (field, bit, source field, source bit); ready : int64 [n] or [1]  [clocks].
     """
     s, r = pointer_to(state), pointer_to(ring)
     port = s[L.PORT_AT] + number * s[L.PORT_SIZE]
     field = np.zeros(6, np.int64)
+    first = s[port + L.SUBMITTED]
     for i in range(len(addresses)):
         burst = addresses[i] >> burst_shift
         field[:] = 0
@@ -282,6 +286,8 @@ def submit(state, ring, capacity, number, addresses, writes, ready, mapping, has
         r[q + L.R_WRITE] = writes[i]
         r[q + L.R_READY] = ready[i if len(ready) > 1 else 0]
         r[q + L.R_DONE] = -1
+        r[q + L.R_TICKET] = first if ticket else -1
+        r[q + L.R_LEFT] = len(addresses)
         s[port + L.SUBMITTED] += 1
         s[port + L.WRITES_AHEAD] += r[q + L.R_WRITE]
     s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], s[L.CLOCK])

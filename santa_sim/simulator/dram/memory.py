@@ -137,6 +137,7 @@ class Dram:
         core.submit(
             self._state, self._ring, self._capacity, port, addresses, writes, ready, self._mapping.pieces, self._mapping.hashing,
             self._mapping.burst_shift,
+            True,
         )  # fmt: skip
         self._open[port].append(ticket)
         return ticket
@@ -144,7 +145,7 @@ class Dram:
     def _check(self, now_fs: int, addresses: np.ndarray, port: int) -> None:
         if not 0 <= port < len(self.ports):
             raise InputError(f"port = {port} does not exist; this memory has {len(self.ports)}, from 0")
-        if now_fs < self.now_fs:
+        if self._clocks(now_fs) < self._state[L.CLOCK]:
             raise InputError(
                 f"now_fs = {now_fs} lies before {self.now_fs} fs, the time that the memory has been advanced to"
             )
@@ -186,31 +187,46 @@ class Dram:
 
     def advance(self, until_fs: int) -> list[Ticket]:
         """Move to `until_fs`  [fs]; no later call may ask for something before it. Returns the tickets now complete."""
-        core.run(self._state, self._ring, self._capacity, -(-until_fs // self.config.timing.clock_fs), False, False)
+        core.run(self._state, self._ring, self._capacity, self._clocks(until_fs), False, False, False)
         return self._collect()
+
+    def next_done(self, until_fs: int) -> list[Ticket]:
+        """Move on until a ticket is known to complete, at most to `until_fs`  [fs], and not beyond what has been asked for.
+
+        Returns the tickets now complete, if any; none of them completes before `now_fs`, so whoever waits for one can ask
+        for more at that very time.
+        """
+        if not any(ticket.complete for tickets in self._open for ticket in tickets):  # one of no requests is
+            self._state[L.TICKETS_DONE] = 0
+            core.run(self._state, self._ring, self._capacity, self._clocks(until_fs), False, True, True)
+        return self._collect()
+
+    def _clocks(self, time_fs: int) -> int:
+        return min(END_OF_TIME, -(-time_fs // self.config.timing.clock_fs))
 
     def wait(self, ticket: Ticket) -> np.ndarray:
         """Move on until `ticket` is complete; returns its completion times  [fs], int64 [n]."""
         while not ticket.complete:
-            self.advance(self.now_fs + 4096 * self.config.timing.clock_fs)
+            self.next_done(END_OF_TIME * self.config.timing.clock_fs)
+            self._check_finished(ticket.complete)
         return ticket.done_fs
 
     def finish(self) -> list[Ticket]:
         """Move on until everything has completed and every buffered write is in the memory."""
-        core.run(self._state, self._ring, self._capacity, END_OF_TIME, False, True)
-        self._check_finished(False)
+        core.run(self._state, self._ring, self._capacity, END_OF_TIME, False, True, False)
+        self._check_finished()
         self._state[L.FLUSH] = 1
         for i in range(int(self._state[L.CHANNELS])):
             c = self._state[L.CHANNEL_AT] + i * self._state[L.CHANNEL_SIZE]
             self._state[c + L.DIRTY] = 1
             self._state[c + L.NEXT] = min(self._state[c + L.NEXT], self._state[L.CLOCK])
-        core.run(self._state, self._ring, self._capacity, END_OF_TIME, False, True)
+        core.run(self._state, self._ring, self._capacity, END_OF_TIME, False, True, False)
         self._state[L.FLUSH] = 0
-        self._check_finished(False)
+        self._check_finished()
         return self._collect()
 
-    def _check_finished(self, more: bool) -> None:
-        if self._state[L.CLOCK] >= END_OF_TIME and not more:
+    def _check_finished(self, fine: bool = False) -> None:
+        if self._state[L.CLOCK] >= END_OF_TIME and not fine:
             raise SimulationError(
                 f"{self.config.name}: the memory came to a stop with requests waiting: {self.counts()}"
             )

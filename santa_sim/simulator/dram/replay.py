@@ -185,8 +185,9 @@ def _feed(memory: Dram, chunk: Chunk, more: bool) -> None:
         mapping.pieces,
         mapping.hashing,
         mapping.burst_shift,
+        False,
     )
-    core.run(state, memory._ring, memory._capacity, END_OF_TIME, more, not more)
+    core.run(state, memory._ring, memory._capacity, END_OF_TIME, more, not more, False)
     memory._check_finished(more)
     assert more or state[p + L.ENTER] == state[p + L.SUBMITTED]
 

@@ -113,8 +113,8 @@ def test_a_lone_read_takes_activate_plus_read_latency():
     # offered in clock 0, activated in clock 1
     assert done.tolist() == [(1 + t.nRCD_read + t.nCL + t.nBL) * t.clock_fs]
     again = memory.wait(memory.request(memory.now_fs, np.array([64])))
-    start = -(-memory.now_fs // t.clock_fs)
-    assert again[0] < start * t.clock_fs  # a row hit: long done when the wait is over
+    # asked for as soon as the first was known to complete: a row hit, the long column spacing after it
+    assert again.tolist() == [(1 + t.nRCD_read + t.nCCD_L + t.nCL + t.nBL) * t.clock_fs]
     assert memory.counts()["read_row_hits"] == 1
 
 
@@ -171,3 +171,10 @@ def test_late_and_wrong_requests():
     with pytest.raises(InputError, match="ports = 0"):
         Dram("ddr4_3200", [])
     check_addresses(memory.config, np.zeros(0, np.int64))
+
+
+def test_no_requests_are_complete_at_once():
+    memory = Dram("ddr4_3200")
+    ticket = memory.request(0, np.zeros(0, np.int64))
+    assert ticket.complete and ticket.last_fs == 0 and memory.next_done(10**12) == [ticket]
+    assert memory.next_done(10**12) == [] and memory.now_fs <= 10**12
