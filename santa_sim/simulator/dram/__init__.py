@@ -10,5 +10,6 @@ from .replay import Report, replay, replay_chunks
 from .traces import read_trace, write_trace
 
 __all__ = [
-    "Dram", "DramConfig", "DramProcess", "Port", "Report", "Ticket", "load_dram", "read_trace", "replay", "replay_chunks", "shipped_drams", "write_trace",
+    "Dram", "DramConfig", "DramProcess", "Port", "Report", "Ticket", "load_dram", "read_trace", "replay",
+    "replay_chunks", "shipped_drams", "write_trace",
 ]  # fmt: skip

@@ -136,7 +136,7 @@ class Dramsim3(schema.Model):
 
 
 class Refresh(schema.Model):
-    """all-bank: ranks take turns, nREFI / ranks apart. per-bank: one bank at a time, bank group first, nREFI_bank apart.
+    """all-bank: ranks take turns, nREFI / ranks apart. per-bank: one bank at a time, bank group first.
 
     first-rank: only the first rank is refreshed, every nREFI (what DRAMsim3's RANK_LEVEL_SIMULTANEOUS comes to).
     """
@@ -292,7 +292,8 @@ def _check_refresh(config: DramConfig, where: str) -> None:
             raise InputError(f"{where}: timing.{name} is missing: refresh.kind = {kind!r} needs it")
     if kind in ("all-bank", "first-rank") and t.nREFI <= t.nRFC:
         raise InputError(
-            f"{where}: timing.nREFI = {t.nREFI} (tREFI) must be above nRFC = {t.nRFC} (tRFC): nothing else would ever run"
+            f"{where}: timing.nREFI = {t.nREFI} (tREFI) must be above nRFC = {t.nRFC} (tRFC): "
+            "nothing else would ever run"
         )
     if kind == "all-bank" and t.nREFI < o.ranks:
         raise InputError(f"{where}: timing.nREFI = {t.nREFI} is less than one clock for each of {o.ranks} ranks")
@@ -310,8 +311,8 @@ def _check_policy(config: DramConfig, where: str) -> None:
     p = config.policy
     if p.name == "textbook" and not p.write_low < p.write_high <= p.write_queue:
         raise InputError(
-            f"{where}: policy.write_low = {p.write_low}, policy.write_high = {p.write_high}, policy.write_queue = {p.write_queue}: "
-            "they must rise, write_low < write_high <= write_queue"
+            f"{where}: policy.write_low = {p.write_low}, policy.write_high = {p.write_high}, "
+            f"policy.write_queue = {p.write_queue}: they must rise, write_low < write_high <= write_queue"
         )
 
 

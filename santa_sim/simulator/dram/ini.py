@@ -1,4 +1,4 @@
-"""DRAMsim3 configuration files: the same values, defaults and derived quantities as that program (commit 2981759) uses."""
+"""DRAMsim3 configuration files: the values, defaults and derived quantities that the program uses (commit 2981759)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,36 @@ _INTEGERS = {
     "bankgroups": ("dram_structure", 2), "banks_per_group": ("dram_structure", 2), "rows": ("dram_structure", 65536),
     "columns": ("dram_structure", 1024), "device_width": ("dram_structure", 8), "BL": ("dram_structure", 8),
     "AL": ("timing", 0), "CL": ("timing", 12), "CWL": ("timing", 12), "tCCD_L": ("timing", 6), "tCCD_S": ("timing", 4),
-    "tRTRS": ("timing", 2), "tRTP": ("timing", 5), "tWTR_L": ("timing", 5), "tWTR_S": ("timing", 5), "tWR": ("timing", 10),
-    "tRP": ("timing", 10), "tRRD_L": ("timing", 4), "tRRD_S": ("timing", 4), "tRAS": ("timing", 24), "tRCD": ("timing", 10),
+    "tRTRS": ("timing", 2), "tRTP": ("timing", 5), "tWTR_L": ("timing", 5), "tWTR_S": ("timing", 5),
+    "tWR": ("timing", 10),
+    "tRP": ("timing", 10), "tRRD_L": ("timing", 4), "tRRD_S": ("timing", 4), "tRAS": ("timing", 24),
+    "tRCD": ("timing", 10),
     "tRFC": ("timing", 74), "tRFCb": ("timing", 20), "tREFI": ("timing", 7800), "tREFIb": ("timing", 1950),
-    "tFAW": ("timing", 50), "tPPD": ("timing", 0), "t32AW": ("timing", 330), "tRCDRD": ("timing", 24), "tRCDWR": ("timing", 20),
-    "channel_size": ("system", 1024), "channels": ("system", 1), "bus_width": ("system", 64), "cmd_queue_size": ("system", 16),
+    "tFAW": ("timing", 50), "tPPD": ("timing", 0), "t32AW": ("timing", 330), "tRCDRD": ("timing", 24),
+    "tRCDWR": ("timing", 20),
+    "channel_size": ("system", 1024), "channels": ("system", 1), "bus_width": ("system", 64),
+    "cmd_queue_size": ("system", 16),
     "trans_queue_size": ("system", 32),
 }  # fmt: skip
 _REALS = {
-    "tCK": ("timing", 1.0), "VDD": ("power", 1.2), "IDD0": ("power", 48), "IDD2N": ("power", 34), "IDD3N": ("power", 43),
+    "tCK": ("timing", 1.0), "VDD": ("power", 1.2), "IDD0": ("power", 48), "IDD2N": ("power", 34),
+    "IDD3N": ("power", 43),
     "IDD4W": ("power", 123), "IDD4R": ("power", 135), "IDD5AB": ("power", 250), "IDD5PB": ("power", 5),
 }  # fmt: skip
 _WORDS = {
-    "protocol": ("dram_structure", "DDR3"), "address_mapping": ("system", "chrobabgraco"), "queue_structure": ("system", "PER_BANK"),
+    "protocol": ("dram_structure", "DDR3"), "address_mapping": ("system", "chrobabgraco"),
+    "queue_structure": ("system", "PER_BANK"),
     "row_buf_policy": ("system", "OPEN_PAGE"), "refresh_policy": ("system", "RANK_LEVEL_STAGGERED"),
 }  # fmt: skip
 _FLAGS = {
-    "bankgroup_enable": ("dram_structure", True), "hbm_dual_cmd": ("dram_structure", True), "unified_queue": ("system", False),
+    "bankgroup_enable": ("dram_structure", True), "hbm_dual_cmd": ("dram_structure", True),
+    "unified_queue": ("system", False),
     "enable_self_refresh": ("system", False), "aggressive_precharging_enabled": ("system", False),
 }  # fmt: skip
 # In its own files, but without an effect on timing or energy there (some are never read at all).
 _UNUSED = {
-    "num_dies", "tRFC2", "tRFC4", "REFI", "tRPRE", "tWPRE", "tWR2", "tCKE", "tCKESR", "tCKSRE", "tXS", "tXP", "tRTP_L", "tRTP_S",
+    "num_dies", "tRFC2", "tRFC4", "REFI", "tRPRE", "tWPRE", "tWR2", "tCKE", "tCKESR", "tCKSRE", "tXS", "tXP",
+    "tRTP_L", "tRTP_S",
     "tRREFD", "tRFCPB", "tCWD", "tCMD", "tCAS", "activation_window_depth", "REFRESH_PERIOD", "ideal_memory_latency",
     "IPP0", "IDD1", "IDD2P", "IDD2Q", "IDD3P", "IDD3Pf", "IDD3Ps", "IDD5", "IDD6", "IDD6L", "IDD6x", "IDD7",
     "write_buf_size", "sref_threshold", "epoch_period", "output_level", "output_prefix", "validation_output",
@@ -105,7 +113,7 @@ def read_ini(path: Path) -> DramConfig:
     Raises
     ------
     InputError
-        Names the file and the key: unknown, not a number, or asking for what isn't modelled (HMC, self-refresh, BL = 0).
+        Names the file and the key: unknown, not a number, or asking for what isn't modelled (HMC, self-refresh).
     """
     given, notes = _read(path)
     v = {name: given.get(name, default) for name, (_, default) in _KNOWN.items()}
@@ -159,13 +167,16 @@ def read_ini(path: Path) -> DramConfig:
         "name": path.stem,
         "standard": protocol,
         "organization": {
-            "channels": v["channels"], "ranks": ranks, "bank_groups": groups, "banks_per_group": per_group, "rows": v["rows"],
+            "channels": v["channels"], "ranks": ranks, "bank_groups": groups, "banks_per_group": per_group,
+            "rows": v["rows"],
             "page_bytes": columns * v["bus_width"] // 8, "bus_bits": v["bus_width"], "burst_length": v["BL"],
             "devices_per_rank": devices, "command_buses": 2 if hbm and v["hbm_dual_cmd"] else 1,
         },
         "timing": {
-            "clock_fs": round(v["tCK"] * 1e6), "nBL": v["BL"] // limit, "nCL": v["CL"], "nCWL": v["CWL"], "nAL": v["AL"],
-            "nRCD_read": v["tRCDRD"] if gddr or hbm else v["tRCD"], "nRCD_write": v["tRCDWR"] if gddr or hbm else v["tRCD"],
+            "clock_fs": round(v["tCK"] * 1e6), "nBL": v["BL"] // limit, "nCL": v["CL"], "nCWL": v["CWL"],
+            "nAL": v["AL"],
+            "nRCD_read": v["tRCDRD"] if gddr or hbm else v["tRCD"],
+            "nRCD_write": v["tRCDWR"] if gddr or hbm else v["tRCD"],
             "nRP": v["tRP"], "nRAS": v["tRAS"], "nCCD_S": v["tCCD_S"], "nCCD_L": v["tCCD_S" if single else "tCCD_L"],
             "nRRD_S": v["tRRD_S"], "nRRD_L": v["tRRD_S" if single else "tRRD_L"], "nFAW": v["tFAW"],
             "n32AW": v["t32AW"] if gddr else None, "nRTP": v["tRTP"], "nWR": v["tWR"], "nWTR_S": v["tWTR_S"],
@@ -175,7 +186,8 @@ def read_ini(path: Path) -> DramConfig:
         "address_mapping": v["address_mapping"],
         "policy": {
             "name": "dramsim3", "page": "closed" if v["row_buf_policy"] == "CLOSE_PAGE" else "open",
-            "read_queue": v["trans_queue_size"], "write_queue": v["trans_queue_size"], "unified_queue": v["unified_queue"],
+            "read_queue": v["trans_queue_size"], "write_queue": v["trans_queue_size"],
+            "unified_queue": v["unified_queue"],
             "bank_queue": v["cmd_queue_size"], "queue_per": "bank" if v["queue_structure"] == "PER_BANK" else "rank",
             "precharge_spacing": gddr or protocol == "LPDDR4",
         },

@@ -1,4 +1,4 @@
-"""Where everything lives in the state of the bank model: one int64 vector, in records, so that compiled code passes one array.
+"""Where everything lives in the state of the bank model: one int64 vector, in records: compiled code passes one array.
 
 A record is an offset into the vector; a field is a constant added to it: `s[bank + ROW]`. Times are memory clocks.
 Fields of the header are absolute. Nothing here holds state.
@@ -15,7 +15,8 @@ NO_RULE = -(1 << 40)  # a constraint that isn't there
 TEXTBOOK, DRAMSIM3 = 0, 1
 REFRESH_OFF, REFRESH_STAGGERED, REFRESH_FIRST_RANK, REFRESH_BANK = range(4)
 
-# Commands that issue, and commands that a constraint may hold back (a read is held back with or without auto-precharge).
+# Commands that issue, and commands that a constraint may hold back (a read is held back with or without
+# auto-precharge).
 RD, RDA, WR, WRA, ACT, PRE, REF, REFB = range(8)
 COMMANDS = ("RD", "RDA", "WR", "WRA", "ACT", "PRE", "REF", "REFB")
 T_RD, T_WR, T_ACT, T_PRE, T_REF, T_REFB = range(6)
@@ -36,9 +37,11 @@ KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
     READ_SLOTS, WRITE_SLOTS, BANK_SLOTS, UNIFIED, BANKS_PER_QUEUE, QUEUES, DUAL, CLOSED, HIT_CAP, DRAIN_ABOVE,
     WRITE_HIGH, WRITE_LOW, REFRESH, REFRESH_INTERVAL, READ_DELAY, WRITE_DELAY, FAW, AW32, SHARED_BUS,
     BURST_SHIFT,
-    CHANNEL_AT, CHANNEL_SIZE, FIRST_AT, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS, PORT_AT, PORT_SIZE,
+    CHANNEL_AT, CHANNEL_SIZE, FIRST_AT, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS,
+    PORT_AT, PORT_SIZE,
     # --- header: state
-    CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, FREED, STARVED, TICKETS_DONE, WAITING_READS, WAITING_WRITES, LAST_DONE, LAST_WRITE,
+    CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, FREED, STARVED, TICKETS_DONE, WAITING_READS, WAITING_WRITES, LAST_DONE,
+    LAST_WRITE,
     # --- header: counters
     N_ACT, N_PRE, N_RD, N_WR, N_RD_HIT, N_WR_HIT, N_REF, N_REFB, N_REFRESH_PRE, N_FORWARDED, N_MERGED, N_COALESCED,
     N_DONE_READS, N_DONE_WRITES, QUEUED_CLOCKS, N_TICKS,
@@ -49,7 +52,8 @@ BEYOND = HEADER  # per command: bits of the targets that it holds back outside i
 HEADER_SIZE = HEADER + len(COMMANDS)
 
 # --- one per bank
-(ROW, HITS, HEAD, TAIL, HEAD_W, TAIL_W, WAITING, WAITING_W, WRITES, WANT, COLUMN_NODE, WRITE_NODE, ROW_NODE, OWNER, OWNED, BLOCKED,
+(ROW, HITS, HEAD, TAIL, HEAD_W, TAIL_W, WAITING, WAITING_W, WRITES, WANT, COLUMN_NODE, WRITE_NODE, ROW_NODE, OWNER,
+ OWNED, BLOCKED,
  GROUP, RANK, INDEX, CHANNEL, READY) = range(21)  # fmt: skip
 BANK_SIZE = READY + N_TARGETS
 # --- one per rank
@@ -59,7 +63,8 @@ AW32_RING = AW32_POS + 1
 RANK_SIZE = AW32_RING + 32
 # --- one per channel (or pseudo-channel)
 (NEXT, SOON, REFRESH_DUE, REFRESH_PENDING, REFRESH_POS, REFRESHING, REFRESH_NEXT, TURN, DRAINING, QUEUED, DIRTY,
- READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, IN_WINDOW, BANK0) = range(23)  # fmt: skip
+ READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, IN_WINDOW,
+ BANK0) = range(23)  # fmt: skip
 DUE = 24
 DUE_TARGETS = 4  # read, write, activate, precharge: what a bank can want
 # DUE: DUE_TARGETS x BANKS first clocks at which a bank can issue what it wants (NEVER for what it doesn't want); then
@@ -69,8 +74,9 @@ DUE_TARGETS = 4  # read, write, activate, precharge: what a bank can want
 LINK, N_ROW, N_BURST, N_ADDRESS, N_WRITE, N_BANK, N_UID, N_STAMP, N_CHAIN, N_ACCEPTED = range(10)
 NODE_SIZE = 10
 # --- one per port; then its window, then two rings of completion times
-(FIRST, ENTER, SUBMITTED, WINDOW, CHECKED, LOOKAHEAD, PER_CLOCK, OUTSTANDING, IN_FLIGHT, SLOW_HEAD, SLOW_COUNT, FAST_HEAD,
- FAST_COUNT, RING_MASK, WINDOW_BASE, WINDOW_MASK, WINDOW_WRITES, WRITES_AHEAD, WINDOW_AT) = range(19)  # fmt: skip
+(FIRST, ENTER, SUBMITTED, WINDOW, CHECKED, LOOKAHEAD, PER_CLOCK, OUTSTANDING, IN_FLIGHT, SLOW_HEAD, SLOW_COUNT,
+ FAST_HEAD, FAST_COUNT, RING_MASK, WINDOW_BASE, WINDOW_MASK, WINDOW_WRITES, WRITES_AHEAD,
+ WINDOW_AT) = range(19)  # fmt: skip
 # --- one per request, in a second vector
 R_ADDRESS, R_CHANNEL, R_BANK, R_ROW, R_WRITE, R_READY, R_DONE, R_MERGED, R_TICKET, R_LEFT = range(10)
 REQUEST_SIZE = 10  # R_LEFT counts down in the first request of those handed in together, whose number is R_TICKET

@@ -2,8 +2,8 @@
 
 A mapping is written from the most significant field down, above the offset within a burst: `ro ra ba bg co ch`. A field
 may be split, with a width on all of its parts but one: `ro ba bg co ch co:2` leaves two column bits below the channel,
-so that consecutive groups of four bursts go to different channels. Hashing comes on top: `{bg0: [ro0, ro4]}` makes bit 0
-of the bank group the XOR of itself and of bits 0 and 4 of the row. Twelve letters without blanks, as DRAMsim3 writes
+so that consecutive groups of four bursts go to different channels. Hashing comes on top: `{bg0: [ro0, ro4]}` makes bit
+0 of the bank group the XOR of itself and of bits 0 and 4 of the row. Twelve letters without blanks, as DRAMsim3 writes
 them (`rochrababgco`), mean the same as with blanks.
 """
 
@@ -50,7 +50,8 @@ def parse_mapping(text: str, hashing: dict[str, list[str]], sizes: dict[str, int
     Raises
     ------
     ValueError
-        A field is unknown or missing, or its bits don't cover what it selects; names `address_mapping` or `address_hash`.
+        A field is unknown or missing, or its bits don't cover what it selects; names `address_mapping` or
+        `address_hash`.
     """
     if re.fullmatch(r"([a-z]{2}){6}", text):
         text = " ".join(text[i : i + 2] for i in range(0, 12, 2))
@@ -68,13 +69,14 @@ def parse_mapping(text: str, hashing: dict[str, list[str]], sizes: dict[str, int
         given = [width for part, width in parts if part == name]
         if not given and widths[name]:
             raise ValueError(
-                f"address_mapping = {text!r} doesn't cover the capacity: {name!r} is missing, it selects {sizes[name]} {NAMES[name]}s"
+                f"address_mapping = {text!r} doesn't cover the capacity: {name!r} is missing, "
+                f"it selects {sizes[name]} {NAMES[name]}s"
             )
         stated = sum(width for width in given if width is not None)
         if given.count(None) > 1 or (None not in given and given and stated != widths[name]) or stated > widths[name]:
             raise ValueError(
-                f"address_mapping = {text!r} doesn't cover the capacity: {name!r} has {stated} bits for {sizes[name]} {NAMES[name]}s, "
-                f"which take {widths[name]} (leave the width off one of its parts)"
+                f"address_mapping = {text!r} doesn't cover the capacity: {name!r} has {stated} bits for "
+                f"{sizes[name]} {NAMES[name]}s, which take {widths[name]} (leave the width off one of its parts)"
             )
         open_width[name] = widths[name] - stated
     pieces, bit, low = [], 0, dict.fromkeys(FIELDS, 0)
@@ -91,7 +93,8 @@ def parse_mapping(text: str, hashing: dict[str, list[str]], sizes: dict[str, int
             source_field, source_bit = _bit(source, widths)
             if any(_bit(other, widths)[0] == source_field for other in hashing):
                 raise ValueError(
-                    f"address_hash[{target!r}] = {sources}: {source!r} is itself of a hashed field, so addresses could collide"
+                    f"address_hash[{target!r}] = {sources}: {source!r} is itself of a hashed field, "
+                    "so addresses could collide"
                 )
             rules.append((field, target_bit, source_field, source_bit))
     return Mapping(

@@ -1,9 +1,9 @@
 """A DRAM with state: ports take requests, the memory is advanced in time, completions come back.
 
-A request's completion depends on what else is asked until it is served, so nothing is promised early: `request` hands in
-requests, `advance` moves the memory to a time up to which everything is known, and a `Ticket` fills as its requests are
-served. The outcome is the same however a stream is cut into calls, as long as a call isn't late (its `now` before the
-time that the memory has been advanced to). Femtoseconds outside, memory clocks inside.
+A request's completion depends on what else is asked until it is served, so nothing is promised early: `request` hands
+in requests, `advance` moves the memory to a time up to which everything is known, and a `Ticket` fills as its requests
+are served. The outcome is the same however a stream is cut into calls, as long as a call isn't late (its `now` before
+the time that the memory has been advanced to). Femtoseconds outside, memory clocks inside.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Dram:
         ticket = Ticket(port, int(self._state[p + L.SUBMITTED]), len(addresses))
         self._make_room(port, len(addresses))
         core.submit(
-            self._state, self._ring, self._capacity, port, addresses, writes, ready, self._mapping.pieces, self._mapping.hashing,
-            self._mapping.burst_shift,
+            self._state, self._ring, self._capacity, port, addresses, writes, ready, self._mapping.pieces,
+            self._mapping.hashing, self._mapping.burst_shift,
             True,
         )  # fmt: skip
         self._open[port].append(ticket)
@@ -191,10 +191,10 @@ class Dram:
         return self._collect()
 
     def next_done(self, until_fs: int) -> list[Ticket]:
-        """Move on until a ticket is known to complete, at most to `until_fs`  [fs], and not beyond what has been asked for.
+        """Move on until a ticket is known to complete, at most to `until_fs`  [fs] or the end of what was asked.
 
-        Returns the tickets now complete, if any; none of them completes before `now_fs`, so whoever waits for one can ask
-        for more at that very time.
+        Returns the tickets now complete, if any; none of them completes before `now_fs`, so whoever waits for one can
+        ask for more at that very time.
         """
         if not any(ticket.complete for tickets in self._open for ticket in tickets):  # one of no requests is
             self._state[L.TICKETS_DONE] = 0
@@ -287,7 +287,8 @@ def check_addresses(config: DramConfig, addresses: np.ndarray) -> None:
         raise InputError(f"addresses: {low} is negative")
     if high >= config.organization.capacity_bytes:
         raise InputError(
-            f"addresses: {high:#x} is beyond the capacity of {config.name}, {config.organization.capacity_bytes:#x} bytes"
+            f"addresses: {high:#x} is beyond the capacity of {config.name}, "
+            f"{config.organization.capacity_bytes:#x} bytes"
         )
 
 
@@ -310,10 +311,11 @@ def build_state(config: DramConfig, ports: list[Port]) -> np.ndarray:
         L.GROUPS: o.bank_groups * o.ranks, L.RANKS: o.ranks, L.BANKS_PER_GROUP: o.banks_per_group,
         L.BANKS_PER_RANK: o.banks_per_rank, L.GROUPS_PER_RANK: o.bank_groups, L.READ_SLOTS: policy.read_queue,
         L.WRITE_SLOTS: policy.write_queue, L.BANK_SLOTS: 0 if textbook else policy.bank_queue,
-        L.UNIFIED: 0 if textbook else int(policy.unified_queue), L.BANKS_PER_QUEUE: per_queue, L.QUEUES: banks // per_queue,
-        L.DUAL: int(o.command_buses == 2), L.CLOSED: int(policy.page == "closed"), L.HIT_CAP: policy.row_hit_cap,
-        L.DRAIN_ABOVE: 0 if textbook else policy.drain_above, L.WRITE_HIGH: policy.write_high if textbook else 0,
-        L.WRITE_LOW: policy.write_low if textbook else 0, L.REFRESH: kind,
+        L.UNIFIED: 0 if textbook else int(policy.unified_queue), L.BANKS_PER_QUEUE: per_queue,
+        L.QUEUES: banks // per_queue, L.DUAL: int(o.command_buses == 2), L.CLOSED: int(policy.page == "closed"),
+        L.HIT_CAP: policy.row_hit_cap, L.DRAIN_ABOVE: 0 if textbook else policy.drain_above,
+        L.WRITE_HIGH: policy.write_high if textbook else 0, L.WRITE_LOW: policy.write_low if textbook else 0,
+        L.REFRESH: kind,
         L.REFRESH_INTERVAL: t.nREFI // o.ranks if interval is None else interval, L.READ_DELAY: t.read_delay,
         L.WRITE_DELAY: t.write_delay, L.FAW: t.nFAW, L.AW32: t.n32AW or 0, L.SHARED_BUS: o.pseudo_channels,
         L.BURST_SHIFT: o.burst_bytes.bit_length() - 1,

@@ -11,8 +11,8 @@ from .memory import END_OF_TIME, Dram, Ticket
 class DramProcess:
     """Runs a `Dram` beside the other processes of an environment whose time is integer femtoseconds.
 
-    The memory is only ever advanced to the next thing that could bring a new request: the environment's next event, or the
-    completion of a request that somebody waits for. So it never has to take back what it decided.
+    The memory is only ever advanced to the next thing that could bring a new request: the environment's next event, or
+    the completion of a request that somebody waits for. So it never has to take back what it decided.
 
     Parameters
     ----------

@@ -89,7 +89,8 @@ def replay(
     addresses : int64 [n], byte addresses; writes : one flag, or bool [n]
     config : what `load_dram` takes
     issue : 'saturated': the next 64 requests are offered every memory clock, up to 16 are taken, later ones may pass a
-        refused one. 'in-order': one request a clock, a refused one blocks. 'timed': in order, none before its ready cycle
+        refused one. 'in-order': one request a clock, a refused one blocks. 'timed': in order, none before its ready
+        cycle
     outstanding : requests sent and not completed, at most; None for no limit
     ready_cycles : int64 [n], for 'timed'  [memory clocks]
     request_bytes : bytes of each request, a multiple of the memory's burst; None: one burst each
@@ -119,7 +120,7 @@ def replay_chunks(
     request_bytes: int | None = None,
     drain: bool = True,
 ) -> Report:
-    """`replay` for a trace that arrives in pieces (addresses, writes, ready cycles or None); memory use doesn't grow with it."""
+    """`replay` for a trace in pieces (addresses, writes, ready cycles or None); memory use doesn't grow with it."""
     config = load_dram(config)
     choose("issue", issue, ISSUES)
     if issue == "saturated":

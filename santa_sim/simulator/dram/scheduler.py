@@ -1,8 +1,8 @@
 """Which command a channel issues: two policies, and refresh.
 
 `dramsim3` follows what DRAMsim3 (Li et al., IEEE CAL 2020) does: per-bank command queues behind a transaction queue, a
-round-robin scan from the bank after the last one served that takes the first ready command of any kind, a cap on row hits
-while the queue's head waits for another row, writes drained by the bufferful.
+round-robin scan from the bank after the last one served that takes the first ready command of any kind, a cap on row
+hits while the queue's head waits for another row, writes drained by the bufferful.
 `textbook` is FR-FCFS (Rixner et al., ISCA 2000): column commands before row commands, the oldest first, over all queued
 requests of the current direction; writes drained between two watermarks; a row that has served `row_hit_cap` columns
 yields to an older request for another row.
@@ -135,7 +135,7 @@ def _refresh(s, c, clk):
 
 @njit(cache=True)
 def _first_movable(s, c, writes):
-    """Position of the first transaction of a queue whose bank has room; there is one, and those before it are remembered."""
+    """Position of the first transaction of a queue whose bank has room (there is one); it is remembered."""
     from_at = c + (L.WRITE_FROM if writes else L.READ_FROM)
     queue = c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if writes else 0)
     i = s[from_at]
@@ -189,7 +189,7 @@ def _move_one(s, c, clk):
 
 @njit(cache=True)
 def _direction(s, c):
-    """Textbook policy: turn to writes at the high watermark or when no read waits, back at the low one when a read does."""
+    """Textbook policy: write from the high watermark, or if no read waits; read from the low one, if a read does."""
     reads, writes = s[c + L.READS], s[c + L.WRITES_HELD]
     mode = s[c + L.WRITE_MODE]
     if mode == 0 and (writes >= s[L.WRITE_HIGH] or (reads == 0 and writes > 0)):

@@ -16,7 +16,7 @@ Row = tuple[str, str, str, int]
 
 
 def jedec_rows(config: DramConfig) -> list[Row]:
-    """Constraints of the textbook policy, as in the state diagrams of JESD79-4 (DDR4), JESD209-4 (LPDDR4), JESD235 (HBM).
+    """Constraints of the textbook policy, as JESD79-4 (DDR4), JESD209-4 (LPDDR4) and JESD235 (HBM) define them.
 
     Read to write and write to read are written from the data bus: the second burst starts nRTRS clocks after the first
     one ends, or nWTR after it within a rank.
@@ -116,7 +116,7 @@ def dramsim3_rows(config: DramConfig) -> list[Row]:
 
 
 def rules(config: DramConfig) -> np.ndarray:
-    """The constraint table of a configuration: int64 [commands, targets, relations]  [clocks], NO_RULE where there is none."""
+    """The constraint table of a configuration: int64 [commands, targets, relations]  [clocks], or NO_RULE."""
     table = np.full((len(L.COMMANDS), L.N_TARGETS, L.N_RELATIONS), L.NO_RULE, np.int64)
     for commands, targets, relations, clocks in (dramsim3_rows if config.policy.name == "dramsim3" else jedec_rows)(
         config

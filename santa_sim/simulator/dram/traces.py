@@ -42,8 +42,8 @@ def read_trace(path: str | Path) -> Iterator[Chunk]:
             row = _parse(words)
             if row is None or (kind is not None and (row[2] is None) != kind):
                 raise InputError(
-                    f"{path}, line {number}: {line.strip()!r} is not a request; write 'LD 0x40' or 'ST 0x40' (Ramulator), "
-                    "or '0x40 READ 17' or '0x40 WRITE 17' (DRAMsim3), one form in a file"
+                    f"{path}, line {number}: {line.strip()!r} is not a request; write 'LD 0x40' or 'ST 0x40' "
+                    "(Ramulator), or '0x40 READ 17' or '0x40 WRITE 17' (DRAMsim3), one form in a file"
                 )
             kind = row[2] is None
             rows.append(row)
@@ -91,7 +91,8 @@ def _read_npz(path: Path) -> Chunk:
         raise InputError(f"{path}: not readable as .npz: {error}") from None
     if address.ndim != 1 or address.shape != write.shape or address.dtype.kind not in "iu":
         raise InputError(
-            f"{path}: address has shape {address.shape} and type {address.dtype}, write {write.shape}; both are one row, address of integers"
+            f"{path}: address has shape {address.shape} and type {address.dtype}, write {write.shape}; "
+            "both are one row, address of integers"
         )
     if len(address) == 0:
         raise InputError(f"trace {str(path)!r} holds no request")

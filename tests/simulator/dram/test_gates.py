@@ -38,7 +38,8 @@ def pairs(t):
 
 def pairs_between_groups(t):
     yield from [
-        ("ACT", "ACT", RANK, t.nRRD_S), ("RD", "RD", RANK, max(t.nCCD_S, t.nBL)), ("WR", "WR", RANK, max(t.nCCD_S, t.nBL)),
+        ("ACT", "ACT", RANK, t.nRRD_S), ("RD", "RD", RANK, max(t.nCCD_S, t.nBL)),
+        ("WR", "WR", RANK, max(t.nCCD_S, t.nBL)),
         ("WR", "RD", RANK, t.nCWL + t.nBL + t.nWTR_S),
     ]  # fmt: skip
 
@@ -46,7 +47,8 @@ def pairs_between_groups(t):
 def pairs_per_bank(t):
     yield from [
         ("REFB", "ACT", HERE, t.nRFC_bank), ("REFB", "REFB", HERE, t.nRFC_bank), ("REFB", "REF", HERE, t.nRFC_bank),
-        ("REFB", "ACT", GROUP, t.nREFB_to_ACT if t.nREFB_to_ACT is not None else t.nRRD_L), ("PRE", "REFB", HERE, t.nRP),
+        ("REFB", "ACT", GROUP, t.nREFB_to_ACT if t.nREFB_to_ACT is not None else t.nRRD_L),
+        ("PRE", "REFB", HERE, t.nRP),
         ("REFB", "REFB", GROUP, t.nREFB_to_REFB if t.nREFB_to_REFB is not None else t.nRFC_bank),
         ("ACT", "REFB", GROUP, t.nRRD_L),
     ]  # fmt: skip

@@ -12,14 +12,16 @@ from santa_sim.simulator.dram.memory import check_addresses
 CONFIGS = {
     "ddr4": load_dram("ddr4_3200"),
     "hbm3": load_dram("hbm3"),
-    "closed": load_dram("lpddr5_6400").replace(policy={"name": "textbook", "page": "closed", "read_queue": 8, "write_queue": 8, "write_high": 6, "write_low": 2}),
+    "closed": load_dram("lpddr5_6400").replace(policy={"name": "textbook", "page": "closed", "read_queue": 8,
+    "write_queue": 8, "write_high": 6, "write_low": 2}),
     "dramsim3": load_dram("ddr4_3200").replace(policy={"name": "dramsim3"}),
-    "dramsim3_hbm": load_dram("hbm2").replace(policy={"name": "dramsim3"}, refresh={"kind": "all-bank"}, organization={"pseudo_channels": 1}),
+    "dramsim3_hbm": load_dram("hbm2").replace(policy={"name": "dramsim3"}, refresh={"kind": "all-bank"},
+    organization={"pseudo_channels": 1}),
 }  # fmt: skip
 
 
 def requests(seed, n, config, writes=0.2):
-    """Short runs of bursts at random rows of a small region (so that reads merge and writes are read back), with times."""
+    """Short runs of bursts in a small region (so that reads merge and writes are read back), with times."""
     rng = np.random.default_rng(seed)
     burst = config.organization.burst_bytes
     starts = rng.integers(0, (1 << 20) // burst, n)[:, None] + np.arange(4)
@@ -30,8 +32,8 @@ def requests(seed, n, config, writes=0.2):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.sampled_from(sorted(CONFIGS)), st.integers(0, 2**32), st.integers(1, 120), st.lists(st.integers(1, 119), max_size=6),
-    st.sampled_from([None, 1, 3, 32]), st.integers(0, 5),
+    st.sampled_from(sorted(CONFIGS)), st.integers(0, 2**32), st.integers(1, 120), st.lists(st.integers(1, 119),
+    max_size=6), st.sampled_from([None, 1, 3, 32]), st.integers(0, 5),
 )  # fmt: skip
 def test_cutting_the_stream_changes_nothing(name, seed, n, cuts, outstanding, extra):
     config = CONFIGS[name]
@@ -89,7 +91,8 @@ def test_outstanding_requests_are_the_requesters(name, limit):
     address = rng.integers(0, 1 << 14, 400) * 4096
     memory = Dram(config, [Port(outstanding=limit)])
     done = memory.wait(memory.request(0, address)).astype(np.int64)
-    # Each request was sent when at most `limit` of those before it were under way: the (i - limit)-th completion in order.
+    # Each request was sent when at most `limit` of those before it were under way: the (i - limit)-th completion in
+    # order.
     clock = config.timing.clock_fs
     soonest = np.sort(done)
     assert (soonest[limit:] >= soonest[:-limit] + (config.timing.read_delay + 1) * clock).all()
