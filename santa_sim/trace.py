@@ -16,55 +16,25 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import InputError
+from .errors import InputError, choose
+from .trace_check import check_items
+from .trace_meta import check_meta, shown
+from .trace_schema import (
+    BUFFERS,
+    COLUMNS,
+    COUNTERS,
+    GATHERS,
+    KEYS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    STAGES,
+    STREAMS,
+    UNITS,
+    arrow_schema,
+)
 
-SCHEMA = "santa_sim.trace"
-SCHEMA_VERSION = 1
-
-KEYS = ("sequence", "layer", "kv_head", "query_block", "tile")
-STAGES = ("score", "budget", "select", "value", "merge", "output")
-COUNTERS = (
-    "score_adds", "score_mults",
-    "softmax_exps", "softmax_compares", "softmax_adds", "softmax_mults",
-    "selection_compares",
-    "sampling_random_numbers", "sampling_compares", "sampling_adds", "sampling_mults", "sampling_floors",
-    "value_adds", "value_mults", "value_shifts",
-    "merge_adds", "merge_mults", "merge_exps",
-    "score_reads", "score_writes", "value_reads", "value_writes",
-    "unique_rows_per_head", "unique_rows_per_group",
-)  # fmt: skip
-STREAMS = ("stream_buffer", "stream_first_byte", "stream_bytes", "stream_piece_bytes", "stream_stride_bytes",
-           "stream_write")  # fmt: skip
-GATHERS = ("gather_buffer", "gather_rows", "gather_first_byte", "gather_row_bytes", "gather_stride_bytes")
-BUFFERS = ("q", "k", "v", "stash", "partials", "output")
-UNITS = {
-    **{name: "scalar operations" for name in COUNTERS},
-    **{name: "scalars" for name in ("score_reads", "score_writes", "value_reads", "value_writes")},
-    **{name: "rows" for name in ("unique_rows_per_head", "unique_rows_per_group", "gather_rows")},
-    **{name: "bytes" for name in (*STREAMS[1:5], *GATHERS[2:])},
-}
-_REQUIRED_META = (
-    "method", "score", "kind", "precision", "n_heads", "n_kv_heads", "head_dim", "n_q", "n_k", "layers", "tile",
-    "score_types", "value_types", "normalization",
-)  # fmt: skip
-
-_LISTS = {
-    "stream_buffer": pa.string(), "stream_first_byte": pa.int64(), "stream_bytes": pa.int64(),
-    "stream_piece_bytes": pa.int64(), "stream_stride_bytes": pa.int64(), "stream_write": pa.bool_(),
-    "gather_rows": pa.int32(),
-}  # fmt: skip
-
-
-def _arrow_schema() -> pa.Schema:
-    fields = [pa.field(name, pa.int32()) for name in KEYS] + [pa.field("stage", pa.string())]
-    fields += [pa.field(name, pa.int64()) for name in COUNTERS]
-    for name in (*STREAMS, *GATHERS):
-        kind = pa.list_(_LISTS[name]) if name in _LISTS else pa.string() if name == "gather_buffer" else pa.int64()
-        fields.append(pa.field(name, kind))
-    return pa.schema([field.with_metadata({"unit": UNITS[field.name]} if field.name in UNITS else {}) for field in fields])
-
-
-COLUMNS = tuple(_arrow_schema().names)
+__all__ = ["BUFFERS", "COLUMNS", "COUNTERS", "GATHERS", "KEYS", "SCHEMA", "SCHEMA_VERSION", "STAGES", "STREAMS", "UNITS",
+           "Trace", "TraceWriter"]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +45,25 @@ class Trace:
     ----------
     items : pandas.DataFrame
         One row per work item; columns `COLUMNS`. List columns hold sequences (lists or NumPy arrays).
-    meta : dict
+    meta : dict, in plain Python values (NumPy numbers and arrays that were given are converted)
         JSON-able facts about the run: method, score, kind ('decode' or 'prefill'), precision, n_heads, n_kv_heads,
         head_dim, n_q and n_k (a list, one per sequence), layers (list of layer numbers), tile (keys),
         score_types and value_types ({'operand', 'accumulator'}), normalization ('shift' or 'multiply'), and whatever
-        else the writer knows (workload, samples, seed, quality, notes ...).
+        else the writer knows (workload, samples, seed, quality, notes ...); `TraceMeta` has the types.
+
+    Raises
+    ------
+    InputError
+        The table or its metadata can't be played: names row or fact, value and what to write instead.
     """
 
     items: pd.DataFrame
     meta: Mapping[str, object]
 
     def __post_init__(self) -> None:
-        _check(self.items, self.meta)
+        meta, facts = check_meta(self.meta)
+        check_items(self.items, facts)
+        object.__setattr__(self, "meta", meta)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -102,12 +79,25 @@ class Trace:
         return int(self.items[counter].sum())
 
     def save(self, path: str | Path) -> None:
-        """Write Parquet, with units on the columns and schema version and `meta` in the file's metadata."""
-        schema = _arrow_schema().with_metadata(
-            {"schema": SCHEMA, "schema_version": str(SCHEMA_VERSION), "rows": str(len(self.items)), "meta": json.dumps(dict(self.meta))}
+        """Write Parquet, with units on the columns and schema version and `meta` in the file's metadata.
+
+        Raises
+        ------
+        InputError
+            The file can't be written.
+        """
+        schema = arrow_schema().with_metadata(
+            {"schema": SCHEMA, "schema_version": str(SCHEMA_VERSION), "rows": str(len(self)), "meta": json.dumps(self.meta)}
         )
         arrays = [pa.array(self.items[field.name], type=field.type, from_pandas=True) for field in schema]
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
+        path = _path(path, "save")
+        try:
+            pq.write_table(
+                pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd", write_page_checksum=True
+            )
+        except (OSError, ValueError) as error:
+            reason = f"the folder {str(path.parent)!r} does not exist" if not _exists(path.parent) else str(error)
+            raise InputError(f"trace file {str(path)!r} can't be written: {reason}") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -116,64 +106,65 @@ class Trace:
         Raises
         ------
         InputError
-            The file is missing, cut short, not a trace, of an unknown schema version, or its columns are wrong.
+            The file is missing, cut short, not a trace, of an unknown schema version, or its contents are wrong.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise InputError(f"trace file {str(path)!r} does not exist")
+        path = _path(path, "load")
+        where = f"trace file {str(path)!r}"
+        table = _read(path, where)
         try:
-            table = pq.read_table(path)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"trace file {str(path)!r} is cut short or isn't Parquet: {error}") from None
-        stored = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+            stored = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: its metadata isn't UTF-8: {error}") from None
         if stored.get("schema") != SCHEMA:
-            raise InputError(f"trace file {str(path)!r} is Parquet but not a trace: its metadata has no schema={SCHEMA!r}")
+            raise InputError(f"{where} is Parquet but not a trace: its metadata has no schema={SCHEMA!r}")
         if stored.get("schema_version") != str(SCHEMA_VERSION):
             raise InputError(
-                f"trace file {str(path)!r} has schema_version={stored.get('schema_version')!r}; "
+                f"{where} has schema_version={stored.get('schema_version')!r}; "
                 f"this version of santa_sim reads {SCHEMA_VERSION}"
             )
-        if int(stored.get("rows", table.num_rows)) != table.num_rows:
-            raise InputError(f"trace file {str(path)!r} has {table.num_rows} rows, its metadata says {stored['rows']}")
+        if stored.get("rows", str(table.num_rows)) != str(table.num_rows):
+            raise InputError(f"{where} has {table.num_rows} rows, its metadata says {shown(stored['rows'])}")
         try:
             meta = json.loads(stored.get("meta", ""))
-        except json.JSONDecodeError as error:
-            raise InputError(f"trace file {str(path)!r}: its 'meta' isn't JSON: {error}") from None
-        return cls(table.to_pandas(), meta)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: its 'meta' isn't JSON: {error}") from None
+        try:
+            frame = table.to_pandas(ignore_metadata=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputError(f"{where}: its columns can't be read: {error}") from None
+        return cls(frame, meta)
 
 
-def _check(items: pd.DataFrame, meta: Mapping[str, object]) -> None:
-    """InputError unless the table and its metadata describe a playable trace."""
-    missing = [name for name in COLUMNS if name not in items.columns]
-    if missing:
-        raise InputError(f"trace lacks the columns {missing}; see docs/trace.md")
-    missing = [name for name in _REQUIRED_META if name not in meta]
-    if missing:
-        raise InputError(f"trace metadata lacks {missing}; see docs/trace.md")
-    if len(items) == 0:
-        raise InputError("trace has no work items")
-    unknown = sorted(set(items["stage"]) - set(STAGES))
-    if unknown:
-        raise InputError(f"trace has the unknown stage {unknown[0]!r}; stages are {', '.join(STAGES)}")
-    for name in (*COUNTERS, *GATHERS[2:]):
-        column = items[name].to_numpy()
-        if column.dtype.kind not in "iu":
-            raise InputError(f"trace column {name!r} must hold integers, not {column.dtype}")
-        if (column < 0).any():
-            row = int(np.argmax(column < 0))
-            raise InputError(f"trace column {name!r} is negative in row {row}: {column[row]}")
-    lengths = [items[name].map(len).to_numpy() for name in STREAMS]
-    for name, length in zip(STREAMS[1:], lengths[1:]):
-        if (length != lengths[0]).any():
-            row = int(np.argmax(length != lengths[0]))
-            raise InputError(f"trace row {row}: {name} has {length[row]} entries, stream_buffer has {lengths[0][row]}")
-    named = {name for names in items["stream_buffer"] for name in names} | set(items["gather_buffer"]) - {""}
-    if not named <= set(BUFFERS):
-        raise InputError(f"trace names the unknown buffer {sorted(named - set(BUFFERS))[0]!r}; buffers are {', '.join(BUFFERS)}")
-    gathers = items["gather_rows"].map(len).to_numpy() > 0
-    bad = gathers & ((items["gather_buffer"] == "").to_numpy() | (items["gather_row_bytes"].to_numpy() <= 0))
-    if bad.any():
-        raise InputError(f"trace row {int(np.argmax(bad))} gathers rows without a gather_buffer or with gather_row_bytes <= 0")
+def _path(path: object, verb: str) -> Path:
+    if not isinstance(path, (str, Path)):
+        raise InputError(f"path={shown(path)}: Trace.{verb} takes the path of a file, such as 'trace.parquet'")
+    return Path(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return True  # not for want of it, then: let the operating system say why
+
+
+def _read(path: Path, where: str) -> pa.Table:
+    """The table of a Parquet file."""
+    if not _exists(path):
+        raise InputError(f"{where} does not exist")
+    try:
+        if path.is_dir():
+            raise InputError(f"{where} is a directory: give the path of a file in it")
+        file = path.open("rb")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where} can't be read: {error}") from None
+    with file:
+        try:
+            return pq.ParquetFile(file, page_checksum_verification=True).read()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputError(f"{where} is cut short or isn't Parquet: {error}") from None
 
 
 class TraceWriter:
@@ -192,8 +183,21 @@ class TraceWriter:
         streams : list of (buffer, first_byte, bytes, piece_bytes, stride_bytes, write): `bytes` in all, in pieces of
             `piece_bytes` whose starts lie `stride_bytes` apart, from `first_byte` of that (sequence, layer)'s buffer.
         gather : (buffer, rows, first_byte, row_bytes, stride_bytes): row r lies at first_byte + r * stride_bytes.
+
+        Raises
+        ------
+        InputError
+            A counter is unknown or not a whole number, a stream or gather hasn't its fields. `finish` checks the rest.
         """
         columns = self._columns
+        for name, value in counters.items():
+            if name not in COUNTERS:
+                choose("counter", name, COUNTERS)
+            if not isinstance(value, (int, np.integer)):
+                raise InputError(f"trace row {len(columns['stage'])}: {name}={shown(value)}: write a whole number")
+        for what, fields, wanted in [("stream", s, STREAMS) for s in streams] + [("gather", gather, GATHERS)] * (gather is not None):
+            if len(fields) != len(wanted):
+                raise InputError(f"trace row {len(columns['stage'])}: {what}={shown(fields)}: write ({', '.join(wanted)})")
         for name, value in zip(KEYS, (sequence, layer, kv_head, query_block, tile)):
             columns[name].append(value)
         columns["stage"].append(stage)
@@ -211,5 +215,5 @@ class TraceWriter:
 
     def finish(self, meta: Mapping[str, object]) -> Trace:
         """The Trace of all items so far."""
-        frame = pd.DataFrame({name: pd.Series(values, dtype="int64" if name in COUNTERS else None) for name, values in self._columns.items()})
+        frame = pd.DataFrame({name: pd.Series(values) for name, values in self._columns.items()})
         return Trace(frame, dict(meta))

@@ -14,7 +14,10 @@ import numpy as np
 
 from ..errors import InputError
 from ..trace import BUFFERS, COUNTERS, STREAMS, Trace
+from ..trace_meta import shown
+from .kv_layout import place
 from .memory import bursts_upper_bound, cycles_fs, expand, expand_rows
+from .order import check_closed, check_order, check_size
 
 if TYPE_CHECKING:
     from ..hardware import Hardware
@@ -112,8 +115,13 @@ def compile_trace(trace: Trace, hardware: Hardware) -> Program:
     Raises
     ------
     InputError
-        The machine lacks a unit that the trace needs; or the trace's items don't hang together (named by row).
+        Not a Trace; the machine lacks a unit that the trace needs; or the trace's items don't hang together (named by
+        row).
     """
+    if not isinstance(trace, Trace):
+        raise InputError(
+            f"simulate() plays a Trace, not {shown(trace)}; load a saved one with santa_sim.Trace.load('trace.parquet')"
+        )
     frame = trace.items
     counters = {name: frame[name].to_numpy().astype(np.int64, copy=False) for name in OPERATIONS}
     stages = frame["stage"].to_numpy().astype(str)
@@ -121,6 +129,7 @@ def compile_trace(trace: Trace, hardware: Hardware) -> Program:
     durations, exponentials = _durations(stages, counters, hardware), counters["softmax_exps"].tolist()
     keys = list(zip(*(frame[name].tolist() for name in ("sequence", "layer", "kv_head", "query_block"))))
     streams, gathers = _streams(frame), _gathers(frame)
+    streams, gathers = place(hardware.kv_layout, trace.meta["n_kv_heads"], trace.meta["n_k"], keys, streams, gathers)
     bases = _bases(keys, streams, gathers)
 
     groups: dict[tuple, Group] = {}
@@ -147,11 +156,13 @@ def compile_trace(trace: Trace, hardware: Hardware) -> Program:
         if gathers[row] is not None:
             buffer, first, stride, row_bytes, rows = gathers[row]
             item.gather = Rows(_kind(buffer, False, row), bases[key[:2]][buffer] + first, stride, row_bytes, rows)
-        _check_order(groups[key], item)
+        check_order(groups[key], item)
+        check_size(item, hardware.memory.burst_bytes)
         groups[key].items[stage].append(item)
         if stage == "score":
             groups[key].by_tile[item.tile] = item
             scores.append((groups[key], item))
+    check_closed(groups)
     return Program(list(groups.values()), scores)
 
 
@@ -257,12 +268,6 @@ def _streams(frame) -> list[list[tuple]]:
         entries = []
         for buffer, first, nbytes, piece, stride, write in zip(*lists):
             first, nbytes, piece, stride = int(first), int(nbytes), int(piece), int(stride)
-            if first < 0 or nbytes <= 0 or piece <= 0 or (nbytes > piece and stride < piece):
-                raise InputError(
-                    f"trace row {row}: stream of {buffer!r} has first_byte={first}, bytes={nbytes}, "
-                    f"piece_bytes={piece}, stride_bytes={stride}; bytes and pieces must be positive and strides "
-                    f"no shorter than pieces"
-                )
             entries.append((row, buffer, first, nbytes, min(piece, nbytes), max(stride, 1), bool(write)))
         streams.append(entries)
     return streams
@@ -272,10 +277,8 @@ def _gathers(frame) -> list[tuple | None]:
     """For each row None or its gather (buffer, first byte, stride, row bytes, rows int64)."""
     numbers = zip(*(frame[f"gather_{name}"].tolist() for name in ("buffer", "first_byte", "stride_bytes", "row_bytes")))
     gathers = []
-    for row, (rows, (buffer, first, stride, row_bytes)) in enumerate(zip(frame["gather_rows"], numbers)):
+    for rows, (buffer, first, stride, row_bytes) in zip(frame["gather_rows"], numbers):
         rows = np.asarray(rows, np.int64)
-        if len(rows) and rows.min() < 0:
-            raise InputError(f"trace row {row}: gather_rows has the negative row {rows.min()}")
         gathers.append((buffer, first, stride, row_bytes, rows) if len(rows) else None)
     return gathers
 
@@ -292,10 +295,10 @@ def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | 
             buffer, first, stride, row_bytes, rows = gather
             end[buffer] = max(end[buffer], first + int(rows.max()) * stride + row_bytes)
     bases, address = {}, 0
-    for place, end in ends.items():
-        bases[place] = {}
+    for where, end in ends.items():
+        bases[where] = {}
         for buffer, size in end.items():
-            bases[place][buffer] = address
+            bases[where][buffer] = address
             address += -(-size // ALIGNMENT) * ALIGNMENT
     return bases
 
@@ -377,24 +380,3 @@ def _place(item: Item, stream: tuple, bases: dict[str, int], chip: _Chip) -> Non
             item.chip_read += kept
             if kept < size:
                 item.reads.append(Region(kind, base + start, size, size, size, kept))
-
-
-def _check_order(group: Group, item: Item) -> None:
-    """InputError if an item stands before what it waits for, or twice where there can be one."""
-    items, where = group.items, f"trace row {item.row}: {item.stage!r} item"
-    if item.stage in ("budget", "select", "merge", "output") and items[item.stage]:
-        raise InputError(f"{where} is the second of its sequence, layer, KV head and query block; there can be one")
-    if item.stage in ("budget", "select") and (items["budget"] or items["select"]):
-        raise InputError(f"{where} comes with the other of 'budget' and 'select'; there can be one of them")
-    if item.stage != "output" and items["output"]:
-        raise InputError(f"{where} stands after the 'output' item that closes its group")
-    if item.stage == "score" and item.tile in group.by_tile:
-        raise InputError(f"{where} is the second of tile {item.tile}; a tile is scored once, for all grouped queries")
-    if item.stage == "score" and (items["budget"] or items["select"] or items["merge"]):
-        raise InputError(f"{where} stands after the 'budget', 'select' or 'merge' item that waits for it")
-    if item.stage in ("budget", "select") and items["value"]:
-        raise InputError(f"{where} stands after a 'value' item that waits for it")
-    if item.stage == "value" and items["merge"]:
-        raise InputError(f"{where} stands after the 'merge' item that waits for it")
-    if item.stage == "value" and not (items["budget"] or items["select"]) and item.tile not in group.by_tile:
-        raise InputError(f"{where} of tile {item.tile} has no 'score' item of that tile before it")

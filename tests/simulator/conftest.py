@@ -100,7 +100,7 @@ class _Head:
             self.item(-1, "merge", counters, [self.partials(0, tiles, False)])
         counters = {"softmax_mults" if self.method == "sdpa" else "value_mults": g * self.d}
         if last_block:
-            counters |= {"unique_rows_per_head": g * 5, "unique_rows_per_group": 7}
+            counters |= {"unique_rows_per_head": g * min(5, self.n_k), "unique_rows_per_group": min(7, self.n_k)}
         size = g * self.d * 4
         self.item(-1, "output", counters, [("output", self.slot * size, size, size, size, True)])
 
@@ -129,12 +129,12 @@ def write_trace(
         {
             "method": {"prop": "s2anta-prop", "flash": "s2anta-flash"}.get(method, method),
             "score": score,
-            "kind": "decode",
+            "kind": "decode" if query_blocks == 1 else "prefill",
             "precision": "bf16",
             "n_heads": kv_heads * g,
             "n_kv_heads": kv_heads,
             "head_dim": d,
-            "n_q": [1] * len(n_k),
+            "n_q": [query_blocks] * len(n_k),
             "n_k": list(n_k),
             "layers": list(layers),
             "tile": tile,

@@ -16,11 +16,11 @@ META = {
     "score": "bernoulli-mean-group",
     "kind": "decode",
     "precision": "int8",
-    "n_heads": 1,
-    "n_kv_heads": 1,
-    "head_dim": 2,
+    "n_heads": 2,
+    "n_kv_heads": 2,
+    "head_dim": 8,
     "n_q": [1],
-    "n_k": [4],
+    "n_k": [16],
     "layers": [0],
     "tile": 2,
     "score_types": TYPES,
@@ -29,9 +29,11 @@ META = {
 }
 
 
-def trace_of(*items):
-    """Items (tile, stage, counters, streams, gather), or with a KV head in front."""
+def trace_of(*items, close=True):
+    """Items (tile, stage, counters, streams, gather), or with a KV head in front; `close`: with an output item."""
     writer = TraceWriter()
+    if close and items[-1][-4] != "output":
+        items = (*items, (*items[-1][:-5], -1, "output", {}, [], None))
     for entry in items:
         head, tile, stage, counters, streams, gather = entry if len(entry) == 6 else (0, *entry)
         writer.item(0, 0, head, 0, tile, stage, counters, streams, gather)
@@ -128,10 +130,6 @@ OUTPUT = (-1, "output", {}, [], None)
         ([(0, "score", {"merge_adds": 7}, [], None)], "row 0: merge_adds=7 in a 'score' item"),
         ([(0, "score", {}, [stream("k", 0, 8, True)], None)], "row 0: 'k' is written"),
         ([(0, "score", {}, [stream("output", 0, 8)], None)], "row 0: 'output' is read"),
-        ([(0, "score", {}, [stream("k", 0, 0)], None)], "row 0: stream of 'k' has first_byte=0, bytes=0"),
-        ([(0, "score", {}, [stream("k", 0, 8, False, 4, 2)], None)], "strides no shorter than pieces"),
-        ([(0, "score", {}, [stream("k", -1, 8)], None)], "first_byte=-1"),
-        ([(0, "score", {}, [], ("k", [3, -2], 0, 8, 8))], "gather_rows has the negative row -2"),
         ([SCORE, (-1, "budget", {}, [], ("v", [1], 0, 8, 8))], "row 1: a 'budget' item gathers rows"),
         ([SCORE, (-1, "output", {}, [stream("stash", 0, 8, True)], None)], "row 1: an 'output' item writes stash"),
         (
@@ -180,3 +178,22 @@ def test_gathered_rows_may_be_lists_or_arrays(tiny_machine):
     for rows in ([1, 3], np.array([1, 3], np.int32), (1, 3)):
         trace = trace_of(SCORE, (0, "value", {}, [], ("v", rows, 0, 64, 64)))
         assert simulate(trace, tiny_machine()).traffic_bytes["v_read"] == 128
+
+
+@pytest.mark.parametrize("items", [(SCORE, VALUE), (SCORE, OUTPUT, (1, *SCORE))])
+def test_every_group_is_closed(items, tiny_machine):
+    head, row = len(items[-1]) - 5, len(items) - 1
+    with pytest.raises(InputError, match=f"row {row}: no 'output' item .* KV head {head}, query block 0; write one"):
+        simulate(trace_of(*items, close=False), tiny_machine())
+
+
+def test_an_item_of_more_bursts_than_can_be_listed(tiny_machine):
+    trace = trace_of((0, "score", {}, [stream("k", 0, 2**31)], None))
+    with pytest.raises(InputError, match="row 0: 'score' item takes up to 2,147,483,650 bursts of .*burst_bytes=1, .*split"):
+        compile_trace(trace, tiny_machine(memory={"burst_bytes": 1}))
+
+
+@pytest.mark.parametrize("given", [None, "a.parquet", {"items": []}])
+def test_a_trace_is_wanted(given):
+    with pytest.raises(InputError, match=r"plays a Trace, not .*Trace.load\('trace.parquet'\)"):
+        simulate(given)

@@ -11,6 +11,7 @@ from santa_sim.simulator import simulate
 from santa_sim.simulator.jobs import Job, Schedule
 from santa_sim.simulator.machine import SlotBuffer, play
 from santa_sim.simulator.memory import BandwidthMemory
+from santa_sim.simulator.ports import DirectPort
 from santa_sim.trace import TraceWriter
 
 NS = 10**6
@@ -24,7 +25,7 @@ META = {
     "n_kv_heads": 1,
     "head_dim": 2,
     "n_q": [1],
-    "n_k": [4],
+    "n_k": [16],
     "layers": [0],
     "tile": 2,
     "score_types": TYPES,
@@ -36,6 +37,8 @@ SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 def trace_of(items):
     writer = TraceWriter()
+    if items[-1][1] != "output":  # one that does nothing
+        items = [*items, (-1, "output", {}, [], None)]
     for tile, stage, counters, streams, gather in items:
         writer.item(0, 0, 0, 0, tile, stage, counters, streams, gather)
     return writer.finish(META)
@@ -398,7 +401,8 @@ def test_deadlock_is_reported(tiny_machine):
     a, b = Job("score", 3, 1, []), Job("softmax", 4, 1, [])
     a.after, b.after = [b], [a]
     with pytest.raises(SimulationError, match="deadlock: score waits with trace row 3, softmax waits with trace row 4"):
-        play(Schedule({"dram": [], "score": [a], "softmax": [b]}, {}), BandwidthMemory(machine.memory), machine)
+        port = lambda env: DirectPort(env, BandwidthMemory(machine.memory), 1)  # noqa: E731
+        play(Schedule({"dram": [], "score": [a], "softmax": [b]}, {}), port, machine)
 
 
 def test_slots_go_to_the_taker_when_enough_are_free():
