@@ -149,9 +149,9 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     s[LAST_DONE] = s[LAST_WRITE] = -1
     _init_channels(s)
     s[at[HASH_AT] : at[HASH_AT] + buckets] = -1
-    for i in range(nodes):
-        node = at[NODE_AT] + i * NODE_SIZE
-        s[node + LINK] = node + NODE_SIZE if i + 1 < nodes else -1
+    node = at[NODE_AT] + np.arange(nodes) * NODE_SIZE
+    s[node + LINK] = node + NODE_SIZE
+    s[node[-1] + LINK] = -1
     s[FREE_NODE] = at[NODE_AT]
     for i, (lookahead, per_clock, outstanding) in enumerate(ports):
         p = at[PORT_AT] + i * p_size
@@ -188,25 +188,28 @@ def _init_spread(s: np.ndarray, rules: np.ndarray) -> None:
 
 
 def _init_channels(s: np.ndarray) -> None:
-    for i in range(int(s[CHANNELS])):
-        c = s[CHANNEL_AT] + i * s[CHANNEL_SIZE]
-        s[c + REFRESH_DUE] = s[REFRESH_INTERVAL] if s[REFRESH] != REFRESH_OFF else NEVER
-        s[c + REFRESHING] = -1
-        s[c + NEXT] = s[c + SOON] = s[c + REFRESH_NEXT] = NEVER
-        s[c + NEXT] = s[c + REFRESH_DUE]
-        s[c + BUS_ROW] = s[c + BUS_COLUMN] = -1
-        s[c + BANK0] = s[BANK_AT] + i * s[BANKS] * BANK_SIZE
-        s[c + DUE : c + DUE + DUE_TARGETS * s[BANKS]] = NEVER
-        s[c + s[FIRST_AT] : c + s[FIRST_AT] + s[BANKS]] = NEVER
-        for j in range(int(s[BANKS])):
-            b = s[c + BANK0] + j * BANK_SIZE
-            s[b + ROW] = s[b + HEAD] = s[b + TAIL] = s[b + HEAD_W] = s[b + TAIL_W] = -1
-            s[b + COLUMN_NODE] = s[b + WRITE_NODE] = s[b + ROW_NODE] = -1
-            s[b + OWNER] = s[c + BANK0] + (j // s[BANKS_PER_QUEUE]) * s[BANKS_PER_QUEUE] * BANK_SIZE
-            s[b + GROUP] = j // s[BANKS_PER_GROUP]
-            s[b + RANK] = s[RANK_AT] + (i * s[RANKS] + j // s[BANKS_PER_RANK]) * RANK_SIZE
-            s[b + INDEX], s[b + CHANNEL] = j, c
-        for j in range(int(s[RANKS])):
-            rank = s[RANK_AT] + (i * s[RANKS] + j) * RANK_SIZE
-            s[rank + FAW_RING : rank + FAW_RING + 4] = -NEVER
-            s[rank + AW32_RING : rank + AW32_RING + 32] = -NEVER
+    channels, banks, ranks = int(s[CHANNELS]), int(s[BANKS]), int(s[RANKS])
+    at = s[CHANNEL_AT] + np.arange(channels) * s[CHANNEL_SIZE]
+    bank0 = s[BANK_AT] + np.arange(channels) * banks * BANK_SIZE
+
+    c = s[s[CHANNEL_AT] : s[CHANNEL_AT] + channels * s[CHANNEL_SIZE]].reshape(channels, -1)
+    c[:, [SOON, REFRESH_NEXT]] = NEVER
+    c[:, [NEXT, REFRESH_DUE]] = s[REFRESH_INTERVAL] if s[REFRESH] != REFRESH_OFF else NEVER
+    c[:, [REFRESHING, BUS_ROW, BUS_COLUMN]] = -1
+    c[:, BANK0] = bank0
+    c[:, DUE : DUE + DUE_TARGETS * banks] = NEVER
+    c[:, s[FIRST_AT] : s[FIRST_AT] + banks] = NEVER
+
+    b = s[s[BANK_AT] : s[BANK_AT] + channels * banks * BANK_SIZE].reshape(channels, banks, BANK_SIZE)
+    number = np.arange(banks)
+    b[:, :, [ROW, HEAD, TAIL, HEAD_W, TAIL_W, COLUMN_NODE, WRITE_NODE, ROW_NODE]] = -1
+    b[:, :, OWNER] = bank0[:, None] + number // s[BANKS_PER_QUEUE] * s[BANKS_PER_QUEUE] * BANK_SIZE
+    b[:, :, GROUP] = number // s[BANKS_PER_GROUP]
+    rank = np.arange(channels)[:, None] * ranks + number // s[BANKS_PER_RANK]
+    b[:, :, RANK] = s[RANK_AT] + rank * RANK_SIZE
+    b[:, :, INDEX] = number
+    b[:, :, CHANNEL] = at[:, None]
+
+    r = s[s[RANK_AT] : s[RANK_AT] + channels * ranks * RANK_SIZE].reshape(-1, RANK_SIZE)
+    r[:, FAW_RING : FAW_RING + 4] = -NEVER
+    r[:, AW32_RING : AW32_RING + 32] = -NEVER

@@ -13,7 +13,7 @@ from . import layout as L
 from .config import DramConfig, load_dram
 from .memory import END_OF_TIME, Dram, Port, check_addresses
 
-CHUNK = 1 << 14  # requests handed to the memory at a time; the outcome doesn't depend on it
+CHUNK = 1 << 14
 ISSUES = ("saturated", "in-order", "timed")
 Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
@@ -173,7 +173,7 @@ def _feed(memory: Dram, chunk: Chunk, more: bool) -> None:
     p = memory._port(0)
     memory._retire(0)
     memory._make_room(0, len(addresses))
-    mapping = memory.config.mapping
+    mapping = memory._mapping
     ready = np.zeros(1, np.int64) if ready is None else ready
     core.submit(
         state,
