@@ -34,6 +34,7 @@ OURS = {
     "sys, S = 1024": {"method": "s2anta-sys", "samples": 1024},
     "strat, S = 128": {"method": "s2anta-strat", "samples": 128},
     "flash, S = 2048": {"method": "s2anta-flash", "samples": 2048},
+    "top-k, k = 128": {"method": "topk", "k": 128},
 }
 TILE = 128
 PEERS = {"SDPA flash": SDPBackend.FLASH_ATTENTION, "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION}

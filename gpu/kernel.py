@@ -1,4 +1,4 @@
-"""Sampled decode attention on an NVIDIA GPU: the fast build behind `decode`, the counting build behind `run_layer`."""
+"""Sampled and top-k decode attention on an NVIDIA GPU: the fast build behind `decode`, the counting build behind `run_layer`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 
 from ..attention import STORAGE
 from ..errors import InputError
-from ..methods import accumulate, budgets, draw, exact
+from ..methods import accumulate, budgets, draw, exact, topk
 from ..methods import kernel as cpu
 from ..methods.layer import Layer
 from ..methods.spec import Spec
 from . import build, device
 
 _SAMPLE_BYTES = 48  # one entry of sample.cu's list of samples
-_TILE_BYTES = (8, 24, 16, 16)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
+_KERNELS = {build.FLASH: ("flash", "merge"), build.TOPK: ("score", "topk")}  # else score, sample
+_TILE_BYTES = (8, 24, 16, 16, 0, 0)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
 _LARGEST_PER_SPLIT = 512
 _LARGEST_CLUSTER = 8  # portable cluster size (CUDA C++ programming guide, thread block clusters)
 
@@ -43,7 +44,7 @@ class Plan:
     splits: int
     per_split: int
     device: int
-    flash: bool
+    method: int
     kernels: tuple
     key_bytes: int
     shared_bytes: int
@@ -52,6 +53,8 @@ class Plan:
     ell: object
     partial: object
     tickets: object
+    rows: object
+    weights: object
     cluster: bool
     overlap: bool
     counts: Counts | None
@@ -62,7 +65,7 @@ class Counts:
     """What the counting build fills, on the device; the arrays of the CPU's `Result`, led by the sequence."""
 
     scores: object  # [B, H_kv, T, 8]
-    global_step: object  # [B, H_kv, 9]
+    global_step: object  # [B, H_kv, 9], or top-k's selection [B, H_kv, 4]
     drawing: object  # [B, H_kv, T, 4]
     values: object  # [B, H_kv, T, 4]
     merging: object  # [B, H_kv, 3]
@@ -81,9 +84,9 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
 
     Parameters
     ----------
-    spec : a sampled method, exact scores, 'bf16' or 'fp16'
+    spec : a sampled method or top-k, exact scores, 'bf16' or 'fp16'
     batch : B, sequences;  H, H_kv : query and KV heads;  d : 64, 128 or 256;  n_most : keys of the longest sequence
-    S : samples per head; None takes the spec's
+    S : samples per head (top-k: keys); None takes the spec's
     instrument : the counting build;  cluster, overlap : use thread block clusters, programmatic dependent launch;
         None uses them where the GPU has them (compute capability 9.0)
     staged : the score pass takes K through shared memory; None does so where three tiles fit on a multiprocessor
@@ -99,7 +102,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
             raise InputError(f"{name}={value!r} must be a whole number of at least 1")
     if H % H_kv:
         raise InputError(f"H={H} query heads are not a multiple of H_kv={H_kv} KV heads")
-    S = spec.samples if S is None else S
+    S = (spec.k if spec.method == "topk" else spec.samples) if S is None else S
     if not isinstance(S, int):
         raise InputError(f"S={S!r}: a plan serves one layer; give its own S")
     number = cupy.cuda.runtime.getDevice()
@@ -110,6 +113,8 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         if S >= 2**22:
             raise InputError(f"S={S}: the flash form draws up to {2**22 - 1} samples on the GPU; use kernel='cpu'")
         splits, per_split = (min(_LARGEST_CLUSTER, -(-T // 32)) if modern and cluster is not False else 1), 0
+    elif method == build.TOPK:
+        S, splits, per_split = min(S, n_most), 1, 0
     else:
         # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets
         wanted = max(1, 2 * device.attribute(number, "MultiProcessorCount") // (batch * H))
@@ -123,8 +128,8 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     staged = 3 * (key_bytes + 6144) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor") if staged is None else staged
     key_bytes *= staged
     variant = build.variant(spec, d, G, tile, cluster, instrument)
-    first = dataclasses.replace(variant, cluster=False, staged=staged, method=method if method == build.FLASH else 0)
-    names = ("flash", "merge") if method == build.FLASH else ("score", "sample")
+    first = dataclasses.replace(variant, cluster=False, staged=staged, method=method if method in _KERNELS else 0)
+    names = _KERNELS.get(method, ("score", "sample"))
     kernels = [build.load(name, v, number) for name, v in zip(names, (first, variant), strict=True)]
     shared_bytes = 4 * -(-T // splits) if method == build.FLASH else _SAMPLE_BYTES * per_split + T * _TILE_BYTES[method]
     most = device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576
@@ -137,26 +142,27 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     partial = (batch, H, T if method == build.FLASH else splits, d)
     return Plan(
         spec=spec, batch=batch, H=H, H_kv=H_kv, d=d, n_most=n_most, tile=tile, S=S, splits=splits, per_split=per_split, device=number,
-        flash=method == build.FLASH, kernels=tuple(kernels), key_bytes=key_bytes, shared_bytes=shared_bytes,
+        method=method, kernels=tuple(kernels), key_bytes=key_bytes, shared_bytes=shared_bytes,
         u=None if method == build.FLASH else cupy.empty(stash, cupy.float32), m=cupy.empty((batch, H, T), cupy.float32),
         ell=cupy.empty((batch, H, T), cupy.float64), partial=cupy.empty(partial, cupy.float32),
-        tickets=cupy.zeros((batch, H), cupy.uint32), cluster=cluster, overlap=overlap,
-        counts=_make_counts(batch, H, H_kv, T, max(S, T) if method == build.FLASH else S) if instrument else None,
+        tickets=cupy.zeros((batch, H), cupy.uint32), rows=cupy.full((batch, H, S), -1, cupy.int32) if method == build.TOPK else None,
+        weights=cupy.empty((batch, H, S), cupy.float32) if method == build.TOPK else None, cluster=cluster, overlap=overlap,
+        counts=_make_counts(batch, H, H_kv, T, S, method) if instrument else None,
     )  # fmt: skip
 
 
-def _make_counts(batch: int, H: int, H_kv: int, T: int, most_rows: int) -> Counts:
+def _make_counts(batch: int, H: int, H_kv: int, T: int, S: int, method: int) -> Counts:
     cupy = device.require_cupy()
 
     def zeros(*shape, dtype=np.int64):
         return cupy.zeros(shape, dtype)
 
     return Counts(
-        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)), global_step=zeros(batch, H_kv, len(budgets.BUDGET_COUNTS)),
+        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)), global_step=zeros(batch, H_kv, len(topk.SELECT_COUNTS if method == build.TOPK else budgets.BUDGET_COUNTS)),
         drawing=zeros(batch, H_kv, T, len(draw.DRAW_COUNTS)), values=zeros(batch, H_kv, T, len(accumulate.VALUE_COUNTS)),
         merging=zeros(batch, H_kv, len(accumulate.MERGE_COUNTS)), budgets=zeros(batch, H, T),
-        rows=cupy.full((batch, H, most_rows), -1, cupy.int32), masses=zeros(batch, H, T, dtype=np.float64),
-        heaps=zeros(batch, H, T, dtype=np.int32),
+        rows=cupy.full((batch, H, max(S, T) if method == build.FLASH else S), -1, cupy.int32), masses=zeros(batch, H, T, dtype=np.float64),
+        heaps=zeros(batch, H, max(S, T), dtype=np.int32),
     )  # fmt: skip
 
 
@@ -193,18 +199,22 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
         _check(plan, tensors, arrays)
         pointer = {name: ctypes.c_void_p(arrays[name].data.ptr if name in arrays else None) for name in tensors}
         n, k_strides, v_strides = ctypes.c_int32(plan.n_most), _strides(arrays["k"]), _strides(arrays["v"])
-        work = {name: _pointer(getattr(plan, name)) for name in ("u", "m", "ell", "partial", "tickets")}
+        work = {name: _pointer(getattr(plan, name)) for name in ("u", "m", "ell", "partial", "tickets", "rows", "weights")}
         counts = {field.name: _pointer(getattr(plan.counts, field.name) if plan.counts else None) for field in dataclasses.fields(Counts)}
         T, S = (ctypes.c_int32(x) for x in (-(-plan.n_most // plan.tile), plan.S))
         scale, threads = ctypes.c_float(1 / math.sqrt(plan.d)), 32 * -(-plan.tile // build.WARP_KEYS[plan.d])
         random = [ctypes.c_uint64(plan.spec.seed if seed is None else seed), ctypes.c_uint32(sequence), ctypes.c_uint32(layer * plan.H),
                   ctypes.c_uint32(position), pointer["positions"], ctypes.c_int32(plan.spec.sampler == "scaled-thresholds")]  # fmt: skip
-        if plan.flash:
+        if plan.method == build.FLASH:
             first = [*(pointer[x] for x in ("q", "k", "v", "lengths")), n, *k_strides, *v_strides, scale, S, *random,
                      *(work[x] for x in ("m", "ell", "partial")),
                      *(counts[x] for x in ("scores", "global_step", "drawing", "values", "budgets", "rows")),
                      ctypes.c_int32(plan.counts.rows.shape[-1] if plan.counts else 0)]  # fmt: skip
             second = [*(work[x] for x in ("m", "ell", "partial")), pointer["lengths"], n, T, S, pointer["out"], counts["merging"]]
+        elif plan.method == build.TOPK:
+            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale, *(work[x] for x in ("u", "m", "ell")), counts["scores"]]
+            second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, work["u"], pointer["out"], work["rows"], work["weights"],
+                      *(counts[x] for x in ("global_step", "values", "budgets", "heaps"))]  # fmt: skip
         else:
             first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale, *(work[x] for x in ("u", "m", "ell")), counts["scores"]]
             second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, ctypes.c_int32(plan.per_split), *random,
@@ -269,7 +279,7 @@ class GpuBlock(cpu.Block):
         if len(self.positions) != 1 or self.layer.q.shape[0] != 1:
             raise InputError(f"kernel='gpu' runs decode steps, one query position; q has {self.layer.q.shape[0]}: use kernel='cpu'")
         H_kv, G, T, d, n = self.H_kv, self.G, self.T, self.d, self.n
-        plan = make_plan(self.spec, 1, H_kv * G, H_kv, d, n, S=self.S, tile=self.tile, instrument=True)
+        plan = make_plan(self.spec, 1, H_kv * G, H_kv, d, n, S=self.spec.k or self.S, tile=self.tile, instrument=True)
         # the layer's query has 1/sqrt(d) folded in, in float32; rounding to 16 bits gives back exactly what was stored
         stored = (self.layer.q[0] * np.float32(math.sqrt(d))).astype(STORAGE[self.spec.precision]).view(np.uint16)
         as_stored = cupy.float16 if self.spec.precision == "fp16" else cupy.uint16
@@ -277,13 +287,15 @@ class GpuBlock(cpu.Block):
         out = decode(plan, q, k, v, sequence=self.sequence, layer=self.layer_number, position=int(self.positions[0]))
         counts = {field.name: cupy.asnumpy(getattr(plan.counts, field.name))[0] for field in dataclasses.fields(Counts)}
         union = np.zeros((H_kv, n), bool)
+        if self.spec.method == "topk":
+            counts["rows"] = cupy.asnumpy(plan.rows)[0]
         for h, drawn in enumerate(counts["rows"]):
             self.seen[h // G, h % G, drawn[drawn >= 0]] = True
             union[h // G, drawn[drawn >= 0]] = True
         shares = counts["budgets"].reshape(H_kv, G, T)
         return cpu.Result(
             cupy.asnumpy(out)[0].reshape(H_kv, G, d), counts["scores"], global_step=counts["global_step"], budgets=shares, drawing=counts["drawing"],
-            values=counts["values"], union=union, final_merge=counts["merging"], normalizing=G * d, draws=int(shares.sum()),
+            values=counts["values"], union=union, final_merge=counts["merging"], normalizing=G * d, draws=0 if self.spec.method == "topk" else int(shares.sum()),
         )  # fmt: skip
 
 

@@ -89,6 +89,11 @@ __device__ __forceinline__ void copy_once(void *shared, const void *at) {
                  ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at), "l"(policy));
 }
 
+// 16 bytes that other blocks read too
+__device__ __forceinline__ void copy_often(void *shared, const void *at) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at));
+}
+
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- clusters: a number into the shared memory of the cluster's first block ----
@@ -105,9 +110,9 @@ __device__ __forceinline__ void write_to_first_block(float *shared, float x) {
 
 __device__ __forceinline__ void multiply_add(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if BF16
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #endif
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -166,4 +171,19 @@ __device__ __forceinline__ T scan_warp(T x) {
         if (lane >= step) x += below;
     }
     return x;
+}
+
+// ---- a block's scan: the sum over the threads before this one, and over all; `between` is shared, [THREADS / 32] ----
+
+template <class T>
+__device__ __forceinline__ T scan_block(T x, T *between, T &total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = THREADS / 32;
+    const T through = scan_warp<32>(x);
+    __syncthreads();
+    if (lane == 31) between[warp] = through;
+    __syncthreads();
+    const T of_warps = scan_warp<warps>(lane < warps ? between[lane] : (T)0);
+    total = __shfl_sync(FULL, of_warps, warps - 1);
+    const T before = __shfl_sync(FULL, of_warps, warp ? warp - 1 : 0);
+    return (warp ? before : (T)0) + (through - x);
 }

@@ -95,3 +95,11 @@ __device__ __forceinline__ void add_row(float (&sum)[FEATURES], const Row &row) 
         sum[2 * i + 1] += high_half(row.pairs[i]);
     }
 }
+
+__device__ __forceinline__ void add_row(float (&sum)[FEATURES], const Row &row, float weight) {
+#pragma unroll
+    for (int i = 0; i < FEATURES / 2; i++) {
+        sum[2 * i] += weight * low_half(row.pairs[i]);
+        sum[2 * i + 1] += weight * high_half(row.pairs[i]);
+    }
+}

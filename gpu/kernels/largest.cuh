@@ -101,11 +101,13 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
 }
 
 #if INSTRUMENT
-// ---- comparisons of the heap selection that the trace counts; one thread ----
+// ---- comparisons of the heap selection that the trace counts, of x[0] ... x[n - 1]; one thread ----
 
-__device__ bool goes_first(const double *x, int a, int b) { return x[a] < x[b] || (x[a] == x[b] && a > b); }
+template <class X>
+__device__ bool goes_first(const X &x, int a, int b) { return x[a] < x[b] || (x[a] == x[b] && a > b); }
 
-__device__ int sift_down(const double *x, int *heap, int size, int root) {
+template <class X>
+__device__ int sift_down(const X &x, int *heap, int size, int root) {
     int compares = 0;
     while (true) {
         int child = 2 * root + 1;
@@ -123,7 +125,8 @@ __device__ int sift_down(const double *x, int *heap, int size, int root) {
     }
 }
 
-__device__ int heap_compares(const double *x, int n, int k, int *heap) {
+template <class X>
+__device__ int heap_compares(const X &x, int n, int k, int *heap) {
     const int size = min(k, n);
     int compares = 0;
     for (int j = 0; j < size; j++) heap[j] = j;

@@ -10,6 +10,7 @@
 
 #include "common.cuh"
 #include "draw.cuh"
+#include "largest.cuh"
 
 #define SAMPLE_WARPS (THREADS / 32)
 
@@ -17,22 +18,6 @@ struct Between {
     double doubles[SAMPLE_WARPS];
     int ints[SAMPLE_WARPS];
 };
-
-// sum over the block and, for this thread, over the threads before it
-template <class T>
-__device__ __forceinline__ T scan_block(T x, T *between, T &total) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const T through = scan_warp<32>(x);
-    __syncthreads();
-    if (lane == 31) between[warp] = through;
-    __syncthreads();
-    const T warps = scan_warp<SAMPLE_WARPS>(lane < SAMPLE_WARPS ? between[lane] : (T)0);
-    total = __shfl_sync(FULL, warps, SAMPLE_WARPS - 1);
-    const T before = __shfl_sync(FULL, warps, warp ? warp - 1 : 0);
-    return (warp ? before : (T)0) + (through - x);
-}
-
-#include "largest.cuh"
 
 // mass of a tile on a grid of 2^-32, so that float64 sums of masses are exact in any order
 __device__ __forceinline__ double mass_of(float m, float top, double ell) {

@@ -26,6 +26,9 @@ __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, c = lane & 3;
     uint4 b[D / 32];
 #if STAGED
+    // q goes through shared memory too, so that the compiler can't put its loads off until the keys are there
+    __shared__ uint4 queries[G * D / 8];
+    for (int i = threadIdx.x; i < G * D / 8; i += WARPS * 32) copy_often(queries + (i ^ (i / (D / 8) & 1) * 4), (const uint4 *)q + i);
     // every warp copies its own keys: whole rows at a time, all of them in flight, without a register
     uint4 *const keys = dynamic_keys + warp * (WARP_KEYS * D / 8);
 #pragma unroll
@@ -34,6 +37,10 @@ __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, 
         const u16 *at = k + (i64)min(warp * WARP_KEYS + key, w - 1) * row + piece * 8;
         copy_once(keys + key * (D / 8) + (piece ^ (key & 1) * 4), at);
     }
+    wait_for_copies();
+    __syncthreads();
+#pragma unroll
+    for (int part = 0; part < D / 32; part++) b[part] = queries[min(g, G - 1) * (D / 8) + ((part * 4 + c) ^ (min(g, G - 1) & 1) * 4)];
 #else
     uint4 a[BANDS][2][D / 32];
 #pragma unroll
@@ -45,13 +52,8 @@ __device__ __forceinline__ void score_tile(const u16 *q, const u16 *k, i64 row, 
 #pragma unroll
             for (int part = 0; part < D / 32; part++) a[band][half][part] = load_once(at + part * 32);
         }
-#endif
 #pragma unroll
-    for (int part = 0; part < D / 32; part++)
-        b[part] = g < G ? __ldg((const uint4 *)(q + g * D + c * 8 + part * 32)) : make_uint4(0, 0, 0, 0);
-#if STAGED
-    wait_for_copies();
-    __syncwarp();
+    for (int part = 0; part < D / 32; part++) b[part] = __ldg((const uint4 *)(q + min(g, G - 1) * D + c * 8 + part * 32));
 #endif
     tile.m[0] = tile.m[1] = -INFINITE;
 #pragma unroll
@@ -114,8 +116,10 @@ __device__ __forceinline__ void count_scores(i64 *counts, int w, bool first_tile
     COUNT(counts[1], scores * D);
     COUNT(counts[2], scores * D + (first_tile && threadIdx.x == 0 ? G * D : 0));
     COUNT(counts[3], scores);
+#if !KEEP
     COUNT(counts[4], scores);
     COUNT(counts[5], scores);
     COUNT(counts[6], 2 * scores);
+#endif
 #endif
 }

@@ -16,6 +16,7 @@ VARIANTS = (
     build.Variant(128, 8, 512, "fp16", method=3),
     build.Variant(128, 4, 256, "bf16", method=build.FLASH, cluster=True, staged=True),
     build.Variant(256, 8, 512, "fp16", method=build.FLASH, instrument=True),
+    build.Variant(128, 5, 300, "bf16", method=build.TOPK, instrument=True),
 )
 
 

@@ -8,6 +8,7 @@ import santa_sim
 from santa_sim import InputError, rng
 from santa_sim.methods import budgets as budget_stage
 from santa_sim.methods import draw as draw_stage
+from santa_sim.methods import topk as topk_stage
 from santa_sim.methods.spec import Spec
 
 pytestmark = pytest.mark.gpu
@@ -19,6 +20,7 @@ METHODS = (
     {"method": "s2anta-prop", "sampler": "scaled-thresholds"}, {"method": "santa"}, {"method": "s2anta-strat"},
     {"method": "s2anta-flash"}, {"method": "s2anta-flash", "sampler": "scaled-thresholds"},
 )  # fmt: skip
+WITH_TOPK = (*METHODS, {"method": "topk"})
 # (G, H_kv, d, n, tile, S, precision)
 SHAPES = (
     (4, 2, 128, 4096, 256, 128, "bf16"), (5, 1, 64, 1111, 100, 37, "fp16"), (7, 2, 256, 333, 32, 300, "bf16"),
@@ -55,7 +57,8 @@ def counted(cupy, spec, shape, arrays, **more):
 
 
 def spec_of(method, shape, **more):
-    return Spec(**method, samples=shape[5], precision=shape[6], seed=123456789012345, **more)
+    budget = {"k" if method["method"] == "topk" else "samples": shape[5]}
+    return Spec(**method, **budget, precision=shape[6], seed=123456789012345, **more)
 
 
 def on_the_cpu(plan, stash, spec, kv, H):
@@ -124,6 +127,33 @@ def test_budgets_rows_and_counts_equal_the_cpu_from_the_same_stash(cupy, method,
     assert np.array_equal(scores[:, :, 0], scores[:, :, 3] * d)
 
 
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_topk_selects_what_the_cpu_selects_from_the_same_scores(cupy, shape, equal):
+    G, H_kv, d, n, tile, k, _ = shape
+    q, keys, v = arrays = tensors(6, shape)
+    if equal:
+        keys[:] = keys[:, :1]  # ties go to the lowest key
+    plan, out = counted(cupy, spec_of({"method": "topk"}, shape), shape, arrays)
+    k, T = min(k, n), plan.m.shape[-1]
+    stash, rows = cupy.asnumpy(plan.u)[0], cupy.asnumpy(plan.rows)[0]
+    budgets, step, values = (cupy.asnumpy(x)[0] for x in (plan.counts.budgets, plan.counts.global_step, plan.counts.values))
+    for kv in range(H_kv):
+        heads = slice(kv * G, (kv + 1) * G)
+        scores = stash[kv, :, :, :tile].transpose(1, 0, 2).reshape(G, -1)[:, :n]
+        logits = keys[0, :, kv].astype(np.float64) @ q[0, heads].astype(np.float64).T / np.sqrt(d)
+        assert np.allclose(scores, logits.T, rtol=0, atol=2e-5)
+        share, expected, weights = np.zeros((G, T), np.int64), np.zeros((G, k), np.int32), np.zeros((G, k), np.float32)
+        counts = np.zeros(4, np.int64)
+        topk_stage.select_rows(np.ascontiguousarray(scores), np.full(G, n), k, tile, counts, share, expected, weights)
+        assert np.array_equal(rows[heads], expected)
+        assert np.array_equal(budgets[heads], share)
+        assert np.array_equal(step[kv], counts)
+        assert np.array_equal(values[kv, :, 1], share.sum(axis=0) * d)
+        weights = weights.astype(np.float64) / weights.sum(axis=1, keepdims=True, dtype=np.float64)
+        assert np.allclose(out[0, heads], np.einsum("gk,gkd->gd", weights, v[0, expected, kv].astype(np.float64)), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
 def test_the_same_rows_without_what_only_newer_gpus_have(cupy, method):
     shape = (4, 2, 128, 4096, 128, 200, "bf16")
@@ -156,16 +186,18 @@ def test_stash_is_the_softmax_of_exact_scores(cupy, shape):
         assert np.allclose(stored[:, :tile], np.exp(s - top[:, None]), rtol=1e-4, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("method", WITH_TOPK, ids=lambda m: "-".join(m.values()))
 @pytest.mark.parametrize("precision", STORAGE)
 def test_the_trace_is_the_cpus(cupy, method, precision):
     shape = (4, 2, 128, 8000, 256, 128, precision)
     q, k, v = (x[0] for x in tensors(7, shape))
-    out, trace = santa_sim.attention(q, k, v, S=128, **method, seed=5, kernel="gpu")
-    expected, there = santa_sim.attention(q, k, v, S=128, **method, seed=5, kernel="cpu")
+    budget = {"k_top" if method["method"] == "topk" else "S": 128}
+    out, trace = santa_sim.attention(q, k, v, **budget, **method, seed=5, kernel="gpu")
+    expected, there = santa_sim.attention(q, k, v, **budget, **method, seed=5, kernel="cpu")
     assert out.dtype == q.dtype
-    assert (len(trace), trace.meta["samples_drawn"]) == (len(there), 128) or method["method"] == "s2anta-prop"
-    for counter in ("score_adds", "score_reads", "softmax_exps", "value_adds", "value_reads", "sampling_random_numbers", "merge_adds", "merge_mults", "merge_exps"):
+    assert trace.meta["samples_drawn"] == there.meta["samples_drawn"]
+    for counter in ("score_adds", "score_reads", "softmax_exps", "value_adds", "value_reads", "sampling_random_numbers", "merge_adds", "merge_mults", "merge_exps", "softmax_adds",
+                    "value_mults", "value_writes"):  # fmt: skip
         assert trace.total(counter) == there.total(counter)
     rows = [set().union(*(zip([kv] * len(r), r) for kv, r in zip(t.items.kv_head, t.items.gather_rows) if r is not None)) for t in (trace, there)]
     assert len(rows[0] & rows[1]) >= 0.999 * len(rows[0] | rows[1]) - 2
@@ -173,7 +205,7 @@ def test_the_trace_is_the_cpus(cupy, method, precision):
     assert np.linalg.norm(difference) < 0.05 * np.linalg.norm(expected.astype(np.float64))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("method", WITH_TOPK, ids=lambda m: "-".join(m.values()))
 def test_no_length_changes_anothers_result(cupy, method):
     from santa_sim.gpu.kernel import decode, make_plan
 
