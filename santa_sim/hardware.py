@@ -11,26 +11,32 @@ from typing import Annotated, Literal
 import pydantic
 
 from .errors import InputError
-from .schema import Model, find_yaml, read_yaml, validate
-from .simulator.energy import EnergyTable, NonNegative, Positive, load_energy, scaled
+from .schema import Model, TextOrInteger, TextOrReal, at_most, find_yaml, is_path, read_yaml, shown, validate
+from .simulator.energy import (
+    EnergyTable,
+    Joules,
+    Positive,
+    Watts,
+    energy_tables,
+    load_energy,
+    scaled,
+    scaling_note,
+)
 
 PACKAGE = "santa_sim.hwmodels"
 
-
-def _whole(value: object) -> object:
-    """YAML reads 819.2e9 as text: turn text and floats that are whole numbers into int, and refuse booleans."""
-    if isinstance(value, bool):
-        return str(value)  # refused as text
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Count = Annotated[int, pydantic.BeforeValidator(_whole), pydantic.Field(gt=0, lt=10**15)]
-CountOrZero = Annotated[int, pydantic.BeforeValidator(_whole), pydantic.Field(ge=0, lt=10**15)]
+Count = Annotated[TextOrInteger, pydantic.Field(gt=0, lt=10**15)]
+CountOrZero = Annotated[TextOrInteger, pydantic.Field(ge=0, lt=10**15)]
+# Limits that no machine comes near: beyond them a number is a slip, and the simulator's integers might overflow.
+_LANES = at_most(10**9, "a chip of 26 mm x 33 mm has room for 4e8 of the smallest adders, int8 at 7 nm")
+_SLOTS = at_most(2**30, "no queue or buffer has that many places")
+_SRAM = at_most(2**40, "1 TiB of SRAM; a whole wafer holds some tens of GB")
+Lanes = Annotated[Count, _LANES]
+LanesOrZero = Annotated[CountOrZero, _LANES]
+Slots = Annotated[Count, _SLOTS]
+SlotsOrZero = Annotated[CountOrZero, _SLOTS]
+AddersPerLane = Annotated[Count, at_most(1024, "a pipelined lane starts a few additions a cycle")]
+PortBytes = Annotated[Count, at_most(10**9, "a port is at most as wide as its SRAM has columns")]
 
 
 class Technology(Model):
@@ -43,10 +49,10 @@ class Technology(Model):
 class DramEnergy(Model):
     """DRAM energies; null is unknown: it counts as 0 and the result says so."""
 
-    activate_j: NonNegative | None
-    read_j_per_bit: NonNegative | None
-    write_j_per_bit: NonNegative | None
-    background_w: NonNegative | None
+    activate_j: Joules | None
+    read_j_per_bit: Joules | None
+    write_j_per_bit: Joules | None
+    background_w: Watts | None
 
 
 class MemoryModel(Model):
@@ -61,9 +67,9 @@ class MemoryModel(Model):
     """
 
     bandwidth_bytes_per_s: Annotated[Count, pydantic.Field(ge=10**6)]
-    latency_s: Annotated[NonNegative, pydantic.Field(le=1)]
+    latency_s: Annotated[TextOrReal, pydantic.Field(ge=0, le=1)]
     burst_bytes: Annotated[Count, pydantic.Field(le=8192)]
-    page_bytes: Count
+    page_bytes: Annotated[Count, at_most(2**30, "a page is some KiB")]
     energy: DramEnergy
 
     @pydantic.field_validator("page_bytes")
@@ -78,8 +84,8 @@ class MemoryModel(Model):
 class Buffer(Model):
     """An SRAM of so many slots of `tile_bytes`; a larger piece of work takes several."""
 
-    tiles: Count
-    tile_bytes: Count
+    tiles: Slots
+    tile_bytes: Annotated[Count, _SRAM]
 
     @property
     def bytes(self) -> int:
@@ -97,9 +103,9 @@ class ScoreEngine(Model):
     A machine without adder lanes adds ternary queries on its MAC lanes, the multipliers idle.
     """
 
-    mac_lanes: CountOrZero
-    adder_lanes: CountOrZero
-    queue_tiles: Count
+    mac_lanes: LanesOrZero
+    adder_lanes: LanesOrZero
+    queue_tiles: Slots
 
     @pydantic.field_validator("adder_lanes")
     @classmethod
@@ -113,28 +119,28 @@ class Softmax(Model):
     """Pipelined lanes through maximum, exponential and sum: each a comparison, an exponential, a multiplication and
     `adders_per_lane` additions a cycle."""
 
-    lanes: Count
-    adders_per_lane: Count
+    lanes: Lanes
+    adders_per_lane: AddersPerLane
 
 
 class Stash(Model):
     """SRAM for exponentials and partial outputs: two halves (one group fills, one drains), a read and a write port."""
 
-    bytes: CountOrZero
-    port_bytes_per_cycle: Count
+    bytes: Annotated[CountOrZero, _SRAM]
+    port_bytes_per_cycle: PortBytes
 
 
 class Budget(Model):
     """Lanes that each do one operation of every kind a cycle on tile masses."""
 
-    lanes: Count
+    lanes: Lanes
 
 
 class Selection(Model):
     """Top-k selection. `lookahead_tiles`: further tiles of K that stream before the selected rows are asked for."""
 
-    compares_per_cycle: Count
-    lookahead_tiles: Count
+    compares_per_cycle: Lanes
+    lookahead_tiles: Slots
 
 
 class Sampler(Model):
@@ -144,11 +150,11 @@ class Sampler(Model):
     may be read from the stash ahead of their sampling.
     """
 
-    lanes: Count
-    adders_per_lane: Count
-    queue_tiles: Count
-    random_numbers_per_cycle: Count
-    search_compares_per_cycle: Count
+    lanes: Lanes
+    adders_per_lane: AddersPerLane
+    queue_tiles: Slots
+    random_numbers_per_cycle: Lanes
+    search_compares_per_cycle: Lanes
 
 
 class Gather(Model):
@@ -158,16 +164,16 @@ class Gather(Model):
     requests.
     """
 
-    addresses_per_cycle: Count
-    outstanding: Annotated[Count, pydantic.Field(le=1 << 20)]
-    queue_items: Count
+    addresses_per_cycle: Lanes
+    outstanding: Annotated[Count, at_most(1 << 20, "row requests in flight are kept in a table")]
+    queue_items: Slots
 
 
 class Accumulate(Model):
     """Value lanes: `adder` lanes add, `mac` lanes also multiply. Accumulators are double-buffered."""
 
     kind: Literal["adder", "mac"]
-    lanes: Count
+    lanes: Lanes
 
 
 class Merge(Model):
@@ -176,22 +182,22 @@ class Merge(Model):
     `lookahead_tiles`: further tiles of K that stream, beyond the machine's, before a merged output is written.
     """
 
-    lanes: Count
-    lookahead_tiles: CountOrZero
+    lanes: Lanes
+    lookahead_tiles: SlotsOrZero
 
 
 class Normalize(Model):
     """Lanes that multiply (or, with a shifter, shift) one accumulator a cycle each."""
 
-    lanes: Count
-    shifter: bool
+    lanes: Lanes
+    shifter: pydantic.StrictBool
 
 
 class Output(Model):
     """Port into the output buffer, and outputs that may wait there to be written."""
 
-    port_bytes_per_cycle: Count
-    buffer_items: Count
+    port_bytes_per_cycle: PortBytes
+    buffer_items: Slots
 
 
 class Hardware(Model):
@@ -205,6 +211,8 @@ class Hardware(Model):
         the order of memory requests, so that memory doesn't wait for it.
     energy : EnergyTable
         At the machine's node and voltage.
+    notes : tuple of str
+        What a reader of its results should know; load_hardware adds one where the energy table was scaled.
     """
 
     name: str
@@ -213,11 +221,10 @@ class Hardware(Model):
     technology: Technology
     energy: EnergyTable
     memory: MemoryModel
-    q_buffer_bytes: Count
     k_buffer: Buffer
     v_buffer: Buffer
     weights_buffer: Buffer
-    lookahead_tiles: CountOrZero
+    lookahead_tiles: SlotsOrZero
     write_buffer: Buffer
     score: ScoreEngine
     softmax: Softmax
@@ -230,6 +237,7 @@ class Hardware(Model):
     merge: Merge
     normalize: Normalize
     output: Output
+    notes: tuple[str, ...] = ()
 
     @pydantic.field_validator("lookahead_tiles")
     @classmethod
@@ -247,7 +255,8 @@ def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
     """Return a machine from a shipped name, a .yaml path, a mapping of the same fields, or a Hardware (returned as is).
 
     A file or mapping may start from another machine with `base: NAME_OR_PATH` and give only what differs. `energy` is
-    the name or path of an energy table, or its fields; the table is scaled to the machine's `technology`.
+    the name or path of an energy table, or its fields; the table is scaled to the machine's `technology`. Paths in a
+    file are relative to that file, in a mapping to the working directory.
 
     Raises
     ------
@@ -257,27 +266,41 @@ def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
     if isinstance(hardware, Hardware):
         return hardware
     if isinstance(hardware, Mapping):
-        where, data = "hardware", _resolved(dict(hardware), "hardware", ())
+        if not hardware:
+            raise InputError("hardware={} has no fields; write at least a base, such as {'base': 'adder_hbm3'}")
+        where, data = "hardware", _resolved(dict(hardware), "hardware", None, ())
     elif isinstance(hardware, (str, Path)):
         path = find_yaml(hardware, PACKAGE, "hardware")
-        where, data = str(path), _resolved(_fields(path), str(path), (path,))
+        where, data = str(path), _resolved(_fields(path), str(path), path.parent, (path.resolve(),))
         data.setdefault("name", path.stem)
     else:
-        raise InputError(f"hardware={hardware!r} must be a name, a .yaml path, a mapping or a Hardware")
+        raise InputError(f"hardware={shown(hardware)} must be a name, a .yaml path, a mapping or a Hardware")
     data.setdefault("name", "custom")
     table = data.get("energy")
     if isinstance(table, (str, Path)):
         table = load_energy(table)
     elif isinstance(table, Mapping):
         table = validate(EnergyTable, dict(table), f"{where}: energy")
-    if isinstance(table, EnergyTable) and isinstance(data.get("technology"), Mapping):
-        technology = validate(Technology, dict(data["technology"]), f"{where}: technology")
+    if isinstance(table, EnergyTable) and isinstance(data.get("technology"), (Mapping, Technology)):
+        technology = validate(Technology, data["technology"], f"{where}: technology")
+        note = scaling_note(table, technology.node_nm, technology.supply_v)
+        if note and isinstance(data.get("notes", ()), (list, tuple)):
+            data["notes"] = [*data.get("notes", ()), note]
         table = scaled(table, technology.node_nm, technology.supply_v)
     return validate(Hardware, {**data, "energy": table}, where)
 
 
 def _fields(path: Path) -> dict:
-    return copy.deepcopy(_read(path, path.stat().st_mtime_ns))
+    """The fields of a file, the path of its energy table made relative to where the caller stands."""
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror or error}") from None
+    data = copy.deepcopy(_read(path, changed))
+    table = data.get("energy")
+    if isinstance(table, str) and table not in energy_tables() and is_path(table):
+        data["energy"] = path.parent / table
+    return data
 
 
 @functools.lru_cache(maxsize=32)
@@ -288,18 +311,18 @@ def _read(path: Path, _changed: int) -> dict:
     return data
 
 
-def _resolved(data: dict, where: str, seen: tuple[Path, ...]) -> dict:
+def _resolved(data: dict, where: str, folder: Path | None, seen: tuple[Path, ...]) -> dict:
     """The fields with those of `base` (and its bases) underneath."""
     if "base" not in data:
         return data
     changes = {key: value for key, value in data.items() if key != "base"}
     base = data["base"]
     if not isinstance(base, (str, Path)):
-        raise InputError(f"{where}: base={base!r} must be a name or the path of a .yaml file")
-    path = find_yaml(base, PACKAGE, f"{where}: base hardware")
-    if path in seen:
+        raise InputError(f"{where}: base={shown(base)} must be a name or the path of a .yaml file")
+    path = find_yaml(base, PACKAGE, f"{where}: base hardware", folder)
+    if path.resolve() in seen:
         raise InputError(f"{where}: base={str(base)!r} leads back to itself")
-    below = _resolved(_fields(path), str(path), (*seen, path))
+    below = _resolved(_fields(path), str(path), path.parent, (*seen, path.resolve()))
     if "name" not in changes and not seen:
         changes["name"] = f"{path.stem} (changed)" if changes else path.stem
     return _overlaid(below, changes)

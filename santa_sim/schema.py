@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
+import reprlib
+import stat
 import types
 import typing
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import numpy as np
 import pydantic
 import yaml
 
-from .errors import InputError, suggestion
+from .errors import InputError, nearest, suggestion
 
 
 class Model(pydantic.BaseModel):
@@ -22,13 +29,73 @@ class Model(pydantic.BaseModel):
 
 M = TypeVar("M", bound=Model)
 
+# Numbers. Pydantic alone would take true for 1 and "32" for 32.
 
-def _models_in(annotation: object) -> list[type[Model]]:
-    """The Model classes mentioned in a type annotation (Optional, unions, lists and dicts looked through)."""
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?")
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers as Python's; booleans are refused."""
+    if isinstance(value, bool | np.bool_):
+        raise ValueError("true and false are not numbers; write the number")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _from_text(value: object) -> object:
+    """Text that is a number, as 1e9 is to YAML readers that want a dot in it, becomes the number."""
+    value = _plain(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return float(value)
+    return value
+
+
+def _whole_from_text(value: object) -> object:
+    value = _from_text(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, pydantic.Strict(), pydantic.BeforeValidator(_plain)]
+Real = Annotated[float, pydantic.Strict(), pydantic.BeforeValidator(_plain)]
+# Also "1e9" and, for a whole number, 7.0.
+TextOrInteger = Annotated[int, pydantic.Strict(), pydantic.BeforeValidator(_whole_from_text)]
+TextOrReal = Annotated[float, pydantic.Strict(), pydantic.BeforeValidator(_from_text)]
+
+
+def at_most(limit: float, reason: str) -> pydantic.AfterValidator:
+    """An upper limit for an annotated number, with the reason that its message gives."""
+
+    def check(value: float) -> float:
+        if value > limit:
+            raise ValueError(f"more than {limit:,} ({reason})" if limit >= 1 else f"more than {limit:g} ({reason})")
+        return value
+
+    return pydantic.AfterValidator(check)
+
+
+# Messages
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 120
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 8
+
+
+def shown(value: object) -> str:
+    """repr of a value that may be anything, cut to a readable length."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python won't print integers of thousands of digits
+        return "(a number too long to print)"
+
+
+def _models_in(annotation: object, containers: bool = True) -> list[type[Model]]:
+    """The Model classes mentioned in a type annotation (Optional and unions looked through, lists and dicts if wanted)."""
     if isinstance(annotation, type) and issubclass(annotation, Model):
         return [annotation]
-    if isinstance(annotation, types.GenericAlias) or typing.get_origin(annotation) is not None:
-        return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+    origin = typing.get_origin(annotation)
+    if origin in (dict, list, tuple) and not containers:
+        return []
+    if isinstance(annotation, types.GenericAlias) or origin is not None:
+        return [model for part in typing.get_args(annotation) for model in _models_in(part, containers)]
     return []
 
 
@@ -40,6 +107,37 @@ def _fields_at(model: type[Model], location: tuple) -> list[str]:
         if found:
             models = [inner for field in found for inner in _models_in(field.annotation)]
     return sorted({name for m in models for name in m.model_fields})
+
+
+def _paths(model: type[Model], above: str = "") -> list[str]:
+    """Every field of a model and of its sections, as 'memory.latency_s'."""
+    paths = []
+    for name, field in model.model_fields.items():
+        sections = _models_in(field.annotation, containers=False)
+        paths += [above + name] if not sections else []
+        paths += [path for section in sections for path in _paths(section, f"{above}{name}.")]
+    return list(dict.fromkeys(paths))
+
+
+def _alike(key: str, path: str) -> float:
+    """The share of a key's letters that stand in words which the path has too, typos allowed."""
+    words = [word for word in re.split(r"[_\W]+", key.lower()) if len(word) > 2]
+    known = re.split(r"[_\W]+", path.lower())
+    found = sum(len(word) for word in words if difflib.get_close_matches(word, known, n=1, cutoff=0.8))
+    return found / max(1, sum(map(len, words)))
+
+
+def _meant(model: type[Model], parent: tuple, key: object) -> str:
+    """What to write instead of an unknown key: a field beside it, else one in another section that shares words."""
+    beside = _fields_at(model, parent)
+    near = nearest(key, beside)
+    if near is None and len(str(key)) <= 100:
+        likeness = {path: _alike(str(key), path) for path in _paths(model)}
+        best = max(likeness.values(), default=0.0)
+        likely = [path for path, share in likeness.items() if share == best]
+        if best >= 0.5 and len(likely) <= 4:
+            return f"; did you mean {' or '.join(map(repr, likely))}?"
+    return suggestion(key, beside)
 
 
 def validate(model: type[M], data: object, where: str) -> M:
@@ -57,13 +155,16 @@ def validate(model: type[M], data: object, where: str) -> M:
         for problem in error.errors():
             location = ".".join(str(part) for part in problem["loc"]) or "(top level)"
             if problem["type"] == "extra_forbidden":
-                parent, key = problem["loc"][:-1], problem["loc"][-1]
-                lines.append(f"{location}: unknown key{suggestion(key, _fields_at(model, parent))}")
+                lines.append(f"{location}: unknown key{_meant(model, problem['loc'][:-1], problem['loc'][-1])}")
             elif problem["type"] == "missing":
                 lines.append(f"{location}: missing")
             else:
-                lines.append(f"{location} = {problem['input']!r}: {problem['msg']}")
+                why = problem.get("ctx", {}).get("error") if problem["type"] == "value_error" else problem["msg"]
+                lines.append(f"{location} = {shown(problem['input'])}: {why}")
         raise InputError(f"{where}: " + "; ".join(lines)) from None
+
+
+# Files
 
 
 def shipped(package: str) -> dict[str, Path]:
@@ -72,29 +173,87 @@ def shipped(package: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_yaml(name_or_path: str | Path, package: str, kind: str) -> Path:
-    """Return the file of a shipped name, or of a path that ends in .yaml.
+def existing_file(path: Path, what: str, instead: str = "") -> Path:
+    """Return `path` if a file is there; else InputError '`what` ... does not exist' (or is a folder, or can't be read)."""
+    name = shown(str(path))
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{what} {name} does not exist{instead}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{what} {name} can't be read: {getattr(error, 'strerror', None) or error}{instead}") from None
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{what} {name} is a directory; write the path of a file in it")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{what} {name} is not a regular file")
+    return path
+
+
+def is_path(text: str) -> bool:
+    """True for what can only be a path, not a shipped name."""
+    return text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text
+
+
+def find_file(name_or_path: str | Path, names: Mapping[str, Path], kind: str, folder: Path | None = None) -> Path:
+    """Return the file of a name in `names`, or of a path, which is relative to `folder` (else to the working directory).
 
     Raises
     ------
     InputError
-        The path doesn't exist, or the name isn't shipped (the nearest one is named).
+        The name isn't shipped (the nearest one is named), or the path is no file or not readable.
     """
     text = str(name_or_path)
-    names = shipped(package)
+    if not text.strip():
+        raise InputError(f"{kind}={text!r} is empty; write a .yaml file's path or one of {', '.join(sorted(names))}")
     if text in names:
         return names[text]
-    if text.endswith((".yaml", ".yml")) or "/" in text:
-        path = Path(text)
-        if path.is_file():
-            return path
-        raise InputError(f"{kind} file {text!r} does not exist{suggestion(path.stem, names)}")
-    raise InputError(f"{kind} {text!r} is not shipped{suggestion(text, names)}; or give the path of a .yaml file")
+    path = (folder or Path()) / text
+    if not is_path(text) and not _is_folder(path):
+        hint = f"{suggestion(text, names)}; or give the path of a .yaml file"
+        raise InputError(f"{kind} {shown(text)} is not shipped{hint}")
+    return existing_file(path, f"{kind} file", suggestion(path.stem, names))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def find_yaml(name_or_path: str | Path, package: str, kind: str, folder: Path | None = None) -> Path:
+    """Return the file of a name that ships in `package`, or of a path that ends in .yaml; see `find_file`."""
+    return find_file(name_or_path, shipped(package), kind, folder)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, with a key given twice an error, and 1e9 a number as in YAML 1.2."""
+
+    def compose_mapping_node(self, anchor: object) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in lines:
+                raise yaml.YAMLError(f"line {line}: {key.value!r} is given a second time; the first is in line {lines[name]}")
+            lines[name] = line
+        return node
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def read_yaml(path: Path) -> object:
-    """Parse one YAML file; InputError with the line if it isn't YAML."""
+    """Parse one YAML file; InputError, with the line, if it can't be read or isn't YAML."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror or error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not readable as YAML: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, a date that doesn't exist, endless digits
         raise InputError(f"{path}: not readable as YAML: {error}") from None

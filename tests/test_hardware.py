@@ -1,9 +1,10 @@
 """Machines in YAML: what ships, what a file of one's own can say, and what a mistake in one says."""
 
 import pytest
+import yaml
 
 from santa_sim.errors import InputError
-from santa_sim.hardware import Hardware, load_hardware
+from santa_sim.hardware import Hardware, Technology, load_hardware
 from santa_sim.simulator.energy import load_energy
 
 SHIPPED = ("adder_hbm3", "adder_hbm3_iso_area", "adder_lpddr5", "mac_hbm3", "mac_lpddr5")
@@ -69,7 +70,11 @@ def test_base_that_leads_back_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hbm_bandwith": 1}, "hbm_bandwith: unknown key"),
+        ({"hbm_bandwith": 1}, r"hbm_bandwith: unknown key; did you mean 'memory.bandwidth_bytes_per_s'\?"),
+        ({"memory": {"hbm_bandwith": 1}}, r"memory.hbm_bandwith: unknown key; did you mean 'memory.bandwidth_bytes_per_s'\?"),
+        ({"mac_lanes": 1}, r"mac_lanes: unknown key; did you mean 'score.mac_lanes'\?"),
+        ({"q_buffer_bytes": 65536}, "q_buffer_bytes: unknown key"),
+        ({"hbm": 1}, "hbm: unknown key; choose from accumulate, budget"),
         ({"memory": {"bandwith_bytes_per_s": 1e12}}, "did you mean 'bandwidth_bytes_per_s'"),
         ({"memory": {"bandwidth_bytes_per_s": 0}}, "memory.bandwidth_bytes_per_s = 0"),
         ({"memory": {"page_bytes": 100}}, "memory.page_bytes = 100: .*multiple of burst_bytes=32"),
@@ -85,6 +90,26 @@ def test_base_that_leads_back_is_an_error(tmp_path):
         ({"technology": {"node_nm": 28}}, "technology.node_nm=28.0 is not in the scaling table"),
         ({"energy": "horowitz_45"}, "did you mean 'horowitz_45nm'"),
         ({"base": 3}, "base=3"),
+        ({"memory": {"latency_s": True}}, "memory.latency_s = True: true and false are not numbers"),
+        ({"memory": {"energy": {"activate_j": True}}}, "activate_j = True: true and false"),
+        ({"memory": {"energy": {"background_w": True}}}, "background_w = True: true and false"),
+        ({"technology": {"supply_v": True}}, "supply_v = True: true and false"),
+        ({"technology": {"supply_v": "0.9 V"}}, "supply_v = '0.9 V'"),
+        ({"normalize": {"shifter": 1}}, "normalize.shifter = 1"),
+        ({"softmax": {"adders_per_lane": 1e14}}, "softmax.adders_per_lane = .*more than 1,024"),
+        ({"sampler": {"adders_per_lane": 1e14}}, "sampler.adders_per_lane = .*more than 1,024"),
+        ({"softmax": {"lanes": 1e14}}, "softmax.lanes = .*more than 1,000,000,000"),
+        ({"score": {"mac_lanes": 10**5000}}, r"score.mac_lanes = \(a number too long to print\)"),
+        ({"gather": {"outstanding": 1e9}}, "gather.outstanding = .*more than 1,048,576"),
+        ({"k_buffer": {"tile_bytes": 1e14}}, "k_buffer.tile_bytes = .*1 TiB"),
+        ({"memory": {"energy": {"activate_j": 1e308}}}, "memory.energy.activate_j = 1e.308: more than 1e-06"),
+        ({"memory": {"energy": {"read_j_per_bit": 3.48}}}, "read_j_per_bit = 3.48: more than 1e-06"),
+        ({"technology": {"supply_v": 1e200}}, r"technology.supply_v=1e\+200 can't be scaled .* write 0.5 ... 1.32 V"),
+        ({"technology": {"supply_v": 0.01}}, "technology.supply_v=0.01 can't be scaled"),
+        ({"technology": 45}, "technology = 45"),
+        ({"energy": 5}, "energy = 5"),
+        ({"base": ""}, "base hardware='' is empty"),
+        ({1: 2}, "1 = .*should be strings"),
     ],
 )
 def test_mistakes_name_field_and_value(change, message):
@@ -103,6 +128,43 @@ def test_missing_field_unknown_name_and_wrong_kind():
         load_hardware(7)
 
 
+@pytest.mark.parametrize("nothing", ["", " ", {}])
+def test_nothing_is_no_machine(nothing):
+    with pytest.raises(InputError, match="is empty|has no fields"):
+        load_hardware(nothing)
+
+
+def test_numbers_may_come_as_text_without_a_dot_as_yaml_readers_give_them():
+    changes = {"clock_hz": "2e9", "memory": {"latency_s": "1e-7", "energy": {"background_w": "2"}}, "softmax": {"lanes": 64.0}}
+    machine = load_hardware({"base": "adder_hbm3"} | changes)
+    assert (machine.clock_hz, machine.memory.latency_s, machine.memory.energy.background_w) == (2 * 10**9, 1e-7, 2.0)
+    assert machine.softmax.lanes == 64
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "tables").mkdir()
+    table = load_energy("horowitz_45nm").model_dump(mode="json") | {"source": "mine"}
+    (tmp_path / "tables" / "mine.yaml").write_text(yaml.safe_dump(table))
+    (tmp_path / "below.yaml").write_text("base: adder_hbm3\nenergy: tables/mine.yaml\n")
+    (tmp_path / "tables" / "above.yaml").write_text("base: ../below.yaml\nclock_hz: 2e9\n")
+    for path in ("../tables/above.yaml", tmp_path / "tables" / "above.yaml"):
+        machine = load_hardware(path)
+        assert (machine.energy.source, machine.clock_hz) == ("mine", 2 * 10**9)
+    (tmp_path / "broken.yaml").write_text("base: adder_hbm3\nenergy: mine.yaml\n")
+    with pytest.raises(InputError, match=f"energy table file '{tmp_path}/mine.yaml' does not exist"):
+        load_hardware(tmp_path / "broken.yaml")
+
+
+def test_bases_in_a_ring_are_found_whatever_their_paths_look_like(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a.yaml").write_text("base: ../b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: inner/../inner/a.yaml\n")
+    with pytest.raises(InputError, match="leads back to itself"):
+        load_hardware(tmp_path / "b.yaml")
+
+
 def test_file_that_is_no_mapping(tmp_path):
     path = tmp_path / "list.yaml"
     path.write_text("- 1\n")
@@ -119,3 +181,13 @@ def test_another_node_scales_logic_and_sram_together_and_leaves_dram():
     assert 0 < ratio < 0.2
     assert there.energy.sram[0].access_j / here.energy.sram[0].access_j == pytest.approx(ratio)
     assert there.memory == here.memory
+    assert here.notes == ()
+    (note,) = there.notes
+    assert "scaled from 45 nm, 0.9 V to 7 nm, 0.7 V" in note
+    assert "doi:10.1016/j.vlsi.2017.02.002" in note
+    assert load_hardware(there.model_dump()) == there
+
+
+def test_technology_as_a_record_scales_too():
+    changed = {"base": "adder_hbm3", "technology": Technology(node_nm=7, supply_v=0.7)}
+    assert load_hardware(changed).energy.node_nm == 7

@@ -1,11 +1,25 @@
 """YAML mistakes name the file, the field, the value and the right name."""
 
+import os
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from santa_sim.errors import InputError
-from santa_sim.schema import Model, find_yaml, read_yaml, shipped, validate
+from santa_sim.schema import (
+    Integer,
+    Model,
+    Real,
+    TextOrInteger,
+    TextOrReal,
+    existing_file,
+    find_yaml,
+    read_yaml,
+    shipped,
+    validate,
+)
 
 
 class Memory(Model):
@@ -71,3 +85,93 @@ def test_what_is_not_yaml_says_so(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="m.yaml: not readable as YAML"):
         read_yaml(path)
+
+
+class Numbers(Model):
+    whole: Integer = 1
+    real: Real = 1.0
+    text_whole: TextOrInteger = 1
+    text_real: TextOrReal = 1.0
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    *[(field, value) for field in Numbers.model_fields for value in (True, np.False_, "many", "", None, [1], float("inf"))],
+    ("real", 10**400), ("text_real", 10**400),
+    ("whole", "32"), ("whole", 32.0), ("real", "0.5"), ("text_whole", 0.5), ("text_whole", "1e400"), ("text_real", "nan"),
+])  # fmt: skip
+def test_what_is_no_number_is_refused(field, value):
+    with pytest.raises(InputError, match=f"numbers: {field} = "):
+        validate(Numbers, {field: value}, "numbers")
+
+
+@pytest.mark.parametrize(("field", "value", "read"), [
+    ("whole", np.int32(7), 7), ("real", np.float32(0.5), 0.5), ("real", 3, 3.0),
+    ("text_whole", "1e9", 10**9), ("text_whole", 819.2e9, 819_200_000_000), ("text_real", "1e-9", 1e-9), ("text_real", "5", 5.0),
+])  # fmt: skip
+def test_what_is_a_number_is_read(field, value, read):
+    number = getattr(validate(Numbers, {field: value}, "numbers"), field)
+    assert (number, type(number)) == (read, type(read))
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", "line 5: 'c' is given a second time; the first is in line 3"),
+    ("a: 1\n'a': 2\n", "line 2: 'a' is given a second time"),
+    ("{a: 1, a: 2}", "line 1: 'a' is given a second time"),
+    ("a: " + "9" * 5000, "not readable as YAML"),
+    ("a: 2020-13-45", "not readable as YAML"),
+    ("[" * 5000, "not readable as YAML"),
+    ("a: !!python/object:os.system {}", "not readable as YAML"),
+])  # fmt: skip
+def test_yaml_that_means_nothing_certain_is_refused(tmp_path, content, message):
+    (tmp_path / "m.yaml").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_yaml(tmp_path / "m.yaml")
+
+
+def test_anchors_merges_and_numbers_without_a_dot_are_read(tmp_path):
+    (tmp_path / "m.yaml").write_text("b: {x: &a {<<: &c {k: 1, l: 2}, k: 3}}\nd: {<<: *a, k: 4}\ne: [1e9, -2E-3, +.5e1, 1_0e0]\n")
+    assert read_yaml(tmp_path / "m.yaml") == {
+        "b": {"x": {"k": 3, "l": 2}}, "d": {"k": 4, "l": 2}, "e": [1e9, -2e-3, 5.0, 10.0]
+    }  # fmt: skip
+
+
+def test_a_folder_is_no_file(tmp_path, monkeypatch):
+    (tmp_path / "machines").mkdir()
+    for name in (tmp_path, f"{tmp_path}/machines"):
+        with pytest.raises(InputError, match="is a directory; write the path of a file in it"):
+            find_yaml(name, "santa_sim.workloads", "workload")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="workload file 'machines' is a directory"):
+        find_yaml("machines", "santa_sim.workloads", "workload")
+
+
+@pytest.mark.parametrize("name", ["x/" + "y" * 5000 + ".yaml", "x" * 5000 + ".yaml", "a\0b.yaml"])
+def test_paths_that_no_file_can_have(name):
+    with pytest.raises(InputError, match="can't be read|does not exist"):
+        find_yaml(name, "santa_sim.workloads", "workload")
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "m.yaml"
+    path.write_text("a: 1")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, os.strerror(13), str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(InputError, match="m.yaml: can't be read: Permission denied"):
+        read_yaml(path)
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(InputError, match="workload file '.*m.yaml' can't be read: Permission denied"):
+        existing_file(path, "workload file")
+
+
+def test_messages_of_our_own_checks_come_without_a_prefix():
+    with pytest.raises(InputError, match=r"^numbers: whole = True: true and false are not numbers"):
+        validate(Numbers, {"whole": True}, "numbers")
+
+
+def test_a_value_is_shown_in_short():
+    with pytest.raises(InputError) as error:
+        validate(Numbers, {"whole": "x" * 10**6}, "numbers")
+    assert len(str(error.value)) < 500

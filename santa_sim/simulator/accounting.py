@@ -64,9 +64,9 @@ def sram_moves(program: Program, run: Run, hardware: Hardware) -> list[tuple[int
     """(size of an SRAM, bytes written to it, bytes read from it).
 
     What comes from DRAM is written to its buffer once and read once (a row that several heads or samples share, too:
-    it is broadcast). What goes to DRAM passes the write buffer. Exponentials that wait for their tile's values (4
-    bytes each) pass the weights buffer; stash and partials on chip are written and read as the trace says. Registers
-    aren't counted.
+    it is broadcast); queries pass the K buffer. What goes to DRAM passes the write buffer. Exponentials that wait for
+    their tile's values (4 bytes each) pass the weights buffer; stash and partials on chip are written and read as the
+    trace says. Registers aren't counted.
     """
     hw, useful = hardware, run.useful_bytes
     waiting = 0
@@ -74,13 +74,13 @@ def sram_moves(program: Program, run: Run, hardware: Hardware) -> list[tuple[int
         if not (group.items["budget"] or group.items["select"]):
             tiles = {value.tile for value in group.items["value"]}
             waiting += sum(4 * item.exponentials for item in group.items["score"] if item.tile in tiles)
+    streamed = useful["q_read"] + useful["k_read"]
     spilled = useful["stash_read"] + useful["partials_read"] + waiting
     written = useful["stash_write"] + useful["partials_write"] + useful["output_write"]
     items = [item for group in program.groups for kind in group.items.values() for item in kind]
     chip = (sum(item.chip_write for item in items), sum(item.chip_read for item in items))
     return [
-        (hw.q_buffer_bytes, useful["q_read"], useful["q_read"]),
-        (hw.k_buffer.bytes, useful["k_read"], useful["k_read"]),
+        (hw.k_buffer.bytes, streamed, streamed),
         (hw.v_buffer.bytes, useful["v_read"], useful["v_read"]),
         (hw.weights_buffer.bytes, spilled, spilled),
         (hw.write_buffer.bytes, written, written),
@@ -90,20 +90,22 @@ def sram_moves(program: Program, run: Run, hardware: Hardware) -> list[tuple[int
 
 def energy(
     trace: Trace, run: Run, moves: list[tuple[int, int, int]], hardware: Hardware, area_m2: float
-) -> tuple[dict[str, float], list[str]]:
-    """Energy by part [J], and what was unknown and counts as 0.
+) -> tuple[dict[str, float], list[str], list[str]]:
+    """Energy by part [J], the parts of which the cost is unknown and counts as 0, and a note for each of these.
 
     Multiplications cost the operand's type, additions the accumulator's; normalisation works on accumulators; softmax,
     selection, sampling and merge are fp32.
     """
     table, dram, notes = hardware.energy, hardware.memory.energy, []
+    unknown: list[str] = []
     ops = operations(trace)
     score, value = trace.meta["score_types"], trace.meta["value_types"]
     outputs = (trace.items["stage"] == "output").to_numpy()
     normal = {name: int(trace.items[f"value_{name}"].to_numpy()[outputs].sum()) for name in ("adds", "mults")}
 
-    def known(cost: float | None, what: str) -> float:
+    def known(part: str, cost: float | None, what: str) -> float:
         if cost is None:
+            unknown.append(part)
             notes.append(f"{what} of {hardware.name} is not known: counted as 0")
         return cost or 0.0
 
@@ -114,10 +116,10 @@ def energy(
     burst_bits = hardware.memory.burst_bytes * 8
     report = run.memory
     breakdown = {
-        "dram_activate": report.activates * known(dram.activate_j, "DRAM activate energy"),
-        "dram_read": report.read_bursts * burst_bits * known(dram.read_j_per_bit, "DRAM read energy"),
-        "dram_write": report.write_bursts * burst_bits * known(dram.write_j_per_bit, "DRAM write energy"),
-        "dram_background": seconds * known(dram.background_w, "DRAM background power"),
+        "dram_activate": report.activates * known("dram_activate", dram.activate_j, "DRAM activate energy"),
+        "dram_read": report.read_bursts * burst_bits * known("dram_read", dram.read_j_per_bit, "DRAM read energy"),
+        "dram_write": report.write_bursts * burst_bits * known("dram_write", dram.write_j_per_bit, "DRAM write energy"),
+        "dram_background": seconds * known("dram_background", dram.background_w, "DRAM background power"),
         "sram": math.fsum(table.sram_j(size, written + read) for size, written, read in moves),
         "score": ops["score"]["adds"] * table.operation_j(f"add_{score['accumulator']}")
         + ops["score"]["mults"] * table.operation_j(f"mult_{score['operand']}"),
@@ -130,9 +132,9 @@ def energy(
         "normalize": normal["adds"] * table.operation_j(f"add_{value['accumulator']}")
         + normal["mults"] * table.operation_j(f"mult_{value['accumulator']}")
         + ops["value"]["shifts"] * table.operation_j("shift"),
-        "leakage": seconds * area_m2 * known(table.leakage_w_per_m2, "leakage"),
+        "leakage": seconds * area_m2 * known("leakage", table.leakage_w_per_m2, "leakage"),
     }
-    return breakdown, notes
+    return breakdown, unknown, notes
 
 
 def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]]:
@@ -143,10 +145,12 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
     def sum_of(*operations: str) -> float:
         return math.fsum(table.operation_area_m2(operation) for operation in operations)
 
+    def lane(*operations: str, adders: int) -> float:
+        return sum_of(*operations) + adders * sum_of("add_fp32")
+
     adder = f"add_{score['accumulator']}"
     value_lane = [f"add_{value['accumulator']}"] + ([f"mult_{value['operand']}"] if hw.accumulate.kind == "mac" else [])
     sizes = [
-        hw.q_buffer_bytes,
         hw.k_buffer.bytes,
         hw.v_buffer.bytes,
         hw.weights_buffer.bytes,
@@ -155,10 +159,10 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
     ]
     breakdown = {
         "score": hw.score.mac_lanes * sum_of(adder, f"mult_{score['operand']}") + hw.score.adder_lanes * sum_of(adder),
-        "softmax": hw.softmax.lanes * sum_of("compare", "exp", "mult_fp32", *hw.softmax.adders_per_lane * ["add_fp32"]),
+        "softmax": hw.softmax.lanes * lane("compare", "exp", "mult_fp32", adders=hw.softmax.adders_per_lane),
         "selection": hw.selection.compares_per_cycle * sum_of("compare") if hw.selection else 0.0,
         "budget": hw.budget.lanes * sum_of("add_fp32", "mult_fp32", "compare", "floor", "exp"),
-        "sampler": hw.sampler.lanes * sum_of("mult_fp32", "floor", *hw.sampler.adders_per_lane * ["add_fp32"])
+        "sampler": hw.sampler.lanes * lane("mult_fp32", "floor", adders=hw.sampler.adders_per_lane)
         + hw.sampler.random_numbers_per_cycle * sum_of("random_number")
         + hw.sampler.search_compares_per_cycle * sum_of("compare"),
         "accumulate": hw.accumulate.lanes * sum_of(*value_lane),

@@ -12,19 +12,24 @@ from typing import Annotated, Literal
 import pydantic
 
 from ..errors import InputError, suggestion
-from ..schema import Model, read_yaml, validate
+from ..schema import Model, TextOrInteger, TextOrReal, at_most, find_file, read_yaml, validate
 
 NumberType = Literal["fp32", "fp16", "bf16", "int8", "int16", "int32"]
-Positive = Annotated[float, pydantic.Field(gt=0)]
-NonNegative = Annotated[float, pydantic.Field(ge=0)]
+Positive = Annotated[TextOrReal, pydantic.Field(gt=0)]
+NonNegative = Annotated[TextOrReal, pydantic.Field(ge=0)]
+# Limits that no machine comes near; what lies beyond them lacks its exponent.
+Joules = Annotated[NonNegative, at_most(1e-6, "operations cost pJ, a DRAM activate about a nJ: 909 pJ are 909e-12 J")]
+Watts = Annotated[NonNegative, at_most(1e5, "a memory draws some W")]
+SquareMetres = Annotated[NonNegative, at_most(1e-3, "a chip has less; 4,184 um^2 are 4184e-12 m^2")]
+Parts = Annotated[NonNegative, at_most(10**6, "an operation of so many parts is a program")]
 COMPOSED = ("exp", "random_number", "compare", "floor", "shift")
 
 
 class SramPoint(Model):
     """One published SRAM: its size [bytes] and the energy of one access [J]."""
 
-    bytes: Annotated[int, pydantic.Field(gt=0)]
-    access_j: Positive
+    bytes: Annotated[TextOrInteger, pydantic.Field(gt=0, lt=10**15)]
+    access_j: Annotated[Joules, pydantic.Field(gt=0)]
 
 
 class EnergyTable(Model):
@@ -42,15 +47,15 @@ class EnergyTable(Model):
     source: str
     node_nm: Positive
     supply_v: Positive
-    add_j: dict[NumberType, NonNegative]
-    mult_j: dict[NumberType, NonNegative]
-    add_area_m2: dict[NumberType, NonNegative]
-    mult_area_m2: dict[NumberType, NonNegative]
-    composed: dict[Literal["exp", "random_number", "compare", "floor", "shift"], dict[str, NonNegative]]
-    sram_access_bits: Annotated[int, pydantic.Field(gt=0)]
+    add_j: dict[NumberType, Joules]
+    mult_j: dict[NumberType, Joules]
+    add_area_m2: dict[NumberType, SquareMetres]
+    mult_area_m2: dict[NumberType, SquareMetres]
+    composed: dict[Literal["exp", "random_number", "compare", "floor", "shift"], dict[str, Parts]]
+    sram_access_bits: Annotated[TextOrInteger, pydantic.Field(gt=0), at_most(2**20, "an access is some words wide")]
     sram: Annotated[list[SramPoint], pydantic.Field(min_length=1)]
-    sram_area_m2_per_byte: NonNegative | None
-    leakage_w_per_m2: NonNegative | None
+    sram_area_m2_per_byte: SquareMetres | None
+    leakage_w_per_m2: Annotated[NonNegative, at_most(1e9, "1 kW/mm^2")] | None
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> EnergyTable:
@@ -105,7 +110,8 @@ class Scaling(Model):
     """Technology scaling: energy polynomials in the supply voltage and areas relative to 45 nm."""
 
     source: str
-    energy_polynomial: dict[int, Annotated[list[float], pydantic.Field(min_length=3, max_length=3)]]
+    energy_polynomial: dict[int, tuple[TextOrReal, TextOrReal, TextOrReal]]
+    supply_v: dict[int, tuple[Positive, Positive]]
     area_from_45nm: dict[int, Positive]
 
     def energy_factor(self, from_nm: float, from_v: float, to_nm: float, to_v: float) -> float:
@@ -114,7 +120,7 @@ class Scaling(Model):
         Raises
         ------
         InputError
-            A node isn't in the table.
+            A node isn't in the table, or a voltage is outside the range in which its polynomial is used.
         """
         return self._switch(to_nm, to_v) / self._switch(from_nm, from_v)
 
@@ -124,14 +130,19 @@ class Scaling(Model):
 
     def _switch(self, node_nm: float, supply_v: float) -> float:
         a2, a1, a0 = self._at(self.energy_polynomial, node_nm)
+        low, high = self._at(self.supply_v, node_nm)
+        if not low <= supply_v <= high:
+            raise InputError(
+                f"technology.supply_v={supply_v!r} can't be scaled at node_nm={node_nm:g}: write {low:g} ... {high:g} V, "
+                f"or an energy table of that node and voltage (hwmodels/technology says why)"
+            )
         return (a2 * supply_v + a1) * supply_v + a0
 
     @staticmethod
     def _at(table: dict, node_nm: float):
         if node_nm not in table:
-            raise InputError(
-                f"technology.node_nm={node_nm!r} is not in the scaling table{suggestion(node_nm, map(str, table))}"
-            )
+            nodes = ", ".join(map(str, sorted(table)))
+            raise InputError(f"technology.node_nm={node_nm!r} is not in the scaling table; choose from {nodes}")
         return table[node_nm]
 
 
@@ -157,19 +168,28 @@ def load_energy(name_or_path: str | Path) -> EnergyTable:
     InputError
         The table isn't shipped (the nearest is named), the file doesn't exist, or a field is wrong.
     """
-    names = energy_tables()
-    path = names.get(str(name_or_path), Path(name_or_path))
-    if not path.is_file():
-        raise InputError(
-            f"energy={str(name_or_path)!r} is not a shipped table{suggestion(name_or_path, names)}; "
-            f"or give a .yaml file"
-        )
-    return _read_energy(path, path.stat().st_mtime_ns)
+    path = find_file(name_or_path, energy_tables(), "energy table")
+    try:
+        return _read_energy(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror or error}") from None
 
 
 @functools.lru_cache(maxsize=8)
 def _read_energy(path: Path, _changed: int) -> EnergyTable:
     return validate(EnergyTable, read_yaml(path), str(path))
+
+
+def scaling_note(table: EnergyTable, node_nm: float, supply_v: float) -> str | None:
+    """What `scaled` does to a table, for the notes of a result; None where nothing changes."""
+    if node_nm == table.node_nm and supply_v == table.supply_v:
+        return None
+    energy = scaling().energy_factor(table.node_nm, table.supply_v, node_nm, supply_v)
+    area = scaling().area_factor(table.node_nm, node_nm)
+    return (
+        f"logic and SRAM are scaled from {table.node_nm:g} nm, {table.supply_v:g} V to {node_nm:g} nm, {supply_v:g} V: "
+        f"energies x {energy:.3g}, areas x {area:.3g} ({scaling().source}); speed is not scaled"
+    )
 
 
 def scaled(table: EnergyTable, node_nm: float, supply_v: float) -> EnergyTable:
@@ -191,7 +211,7 @@ def scaled(table: EnergyTable, node_nm: float, supply_v: float) -> EnergyTable:
         "mult_j": {name: value * energy for name, value in table.mult_j.items()},
         "add_area_m2": {name: value * area for name, value in table.add_area_m2.items()},
         "mult_area_m2": {name: value * area for name, value in table.mult_area_m2.items()},
-        "sram": [SramPoint(bytes=point.bytes, access_j=point.access_j * energy) for point in table.sram],
+        "sram": [point.model_copy(update={"access_j": point.access_j * energy}) for point in table.sram],
         "sram_area_m2_per_byte": None if sram_area is None else sram_area * area,
         "leakage_w_per_m2": None,
     })  # fmt: skip

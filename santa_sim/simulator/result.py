@@ -45,6 +45,7 @@ class Result:
     buffer_peak : dict of buffer to int  [slots]
     area_breakdown_m2 : dict of unit to float  [m^2]
     notes : list of str  assumptions and unknowns of this run
+    energy_unknown : list of str  the keys of energy_breakdown_j that nobody has a figure for; they count as 0 in energy_j
     error : dict or None  the output against exact attention
     output : array or None  the attention output, where the run computed one
     spans : list of Span or None  what each unit did when, if asked for
@@ -79,6 +80,7 @@ class Result:
     buffer_peak: dict[str, int]
     area_breakdown_m2: dict[str, float]
     notes: list[str]
+    energy_unknown: list[str] = dataclasses.field(default_factory=list)
     error: dict[str, float] | None = None
     output: np.ndarray | list | None = dataclasses.field(default=None, repr=False)
     spans: list[Span] | None = dataclasses.field(default=None, repr=False)
@@ -99,7 +101,7 @@ class Result:
             if isinstance(value, dict):
                 row.update(_flat(name, value))
             else:
-                row[name] = "; ".join(value) if name == "notes" else value
+                row[name] = "; ".join(value) if name in ("notes", "energy_unknown") else value
         return pd.DataFrame([row])
 
     def save(self, path: str | Path) -> None:

@@ -48,7 +48,7 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
 
     area, area_notes = accounting.area(trace.meta, machine)
     moves = accounting.sram_moves(program, run, machine)
-    energy, energy_notes = accounting.energy(trace, run, moves, machine, math.fsum(area.values()))
+    energy, unknown, energy_notes = accounting.energy(trace, run, moves, machine, math.fsum(area.values()))
     whole, useful = accounting.traffic(run, machine.memory.burst_bytes)
     per_head, per_group, fraction = accounting.unique_rows(trace)
     busy = {unit: fs / FS_PER_S for unit, fs in run.busy_fs.items()}
@@ -86,8 +86,9 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
         memory=_memory(run, machine, whole["total"]),
         buffer_peak=run.peak,
         area_breakdown_m2=area,
-        notes=[*_given(meta.get("notes")), *energy_notes, *area_notes,
+        notes=[*_given(meta.get("notes")), *machine.notes, *energy_notes, *area_notes,
                "DRAM: bandwidth, latency and bursts; activates estimated as page changes in the order of requests"],
+        energy_unknown=unknown,
         error=meta.get("quality"),
         spans=run.spans,
     )  # fmt: skip

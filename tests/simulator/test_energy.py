@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,8 +61,30 @@ def test_scaling_follows_the_polynomial_and_there_and_back_is_the_same():
     small = scaled(TABLE, 7, 0.7)
     assert small.add_area_m2["fp32"] == pytest.approx(4184e-12 * 0.059)
     assert "scaled from 45 nm" in small.source
-    with pytest.raises(InputError, match=r"node_nm=5 is not in the scaling table"):
+    with pytest.raises(InputError, match=r"node_nm=5 is not in the scaling table; choose from 7, 10, 14"):
         scaled(TABLE, 5, 0.7)
+
+
+def test_polynomials_are_used_only_where_a_higher_voltage_costs_more():
+    table = scaling()
+    for node, (low, high) in table.supply_v.items():
+        costs = [table.energy_factor(45, 0.9, node, float(v)) for v in np.linspace(low, high, 51)]
+        assert costs == sorted(costs)
+    assert table.supply_v.keys() == table.energy_polynomial.keys() == table.area_from_45nm.keys()
+
+
+@pytest.mark.parametrize(("node", "volts"), [(45, 0.01), (7, 1e30), (65, 0.55), (130, 1.57)])
+def test_voltages_beyond_that_are_refused_with_the_range(node, volts):
+    low, high = scaling().supply_v[node]
+    with pytest.raises(InputError, match=f"supply_v=.*at node_nm={node}: write {low:g} ... {high:g} V"):
+        scaled(TABLE, node, volts)
+
+
+def test_a_table_outside_the_range_cannot_be_scaled_but_can_be_used():
+    table = TABLE.model_copy(update={"supply_v": 2.0})
+    assert scaled(table, 45, 2.0) is table
+    with pytest.raises(InputError, match="supply_v=2.0 can't be scaled"):
+        scaled(table, 45, 0.9)
 
 
 def test_tables_are_listed_and_mistakes_named(tmp_path):
@@ -70,7 +93,9 @@ def test_tables_are_listed_and_mistakes_named(tmp_path):
         load_energy("horowitz_54nm")
     good = TABLE.model_dump()
     for change, message in (
-        ({"add_j": {"fp32": 1.0}}, "add_j lacks bf16"),
+        ({"add_j": {"fp32": 1e-12}}, "add_j lacks bf16"),
+        ({"add_j": good["add_j"] | {"fp32": 0.9}}, "add_j.fp32 = 0.9: more than 1e-06"),
+        ({"mult_j": good["mult_j"] | {"fp32": True}}, "mult_j.fp32 = True: true and false are not numbers"),
         ({"composed": good["composed"] | {"exp": {"mul_fp32": 1}}}, "did you mean 'mult_fp32'"),
         ({"composed": {"exp": {"mult_fp32": 1}}}, "composed lacks compare"),
         ({"sram": good["sram"][::-1]}, "sizes must grow"),
