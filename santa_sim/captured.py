@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from .errors import InputError
+from .schema import existing_file
 from .workload import Workload
 
 ARRAYS = ("q", "k", "v", "layers", "provenance")
+MAKE_ONE = "; write the path of an .npz file (python -m santa_sim.models.capture makes one)"
+_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError, TypeError, RuntimeError,
+               MemoryError)  # fmt: skip
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise InputError(f"source.file = {str(path)!r} does not exist; write the path of an .npz file "
-                         "(python -m santa_sim.models.capture makes one)")  # fmt: skip
+    existing_file(path, "source.file =", MAKE_ONE)
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in ARRAYS if name not in file.files]
@@ -27,7 +30,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in ARRAYS}
     except InputError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"source.file = {str(path)!r} is not readable as .npz: {error}") from None
 
 
@@ -35,6 +38,8 @@ def _check(arrays: dict[str, np.ndarray], workload: Workload, path: Path) -> Non
     """InputError unless q [L, H, d], k and v [L, n_k, H_kv, d] have the workload's shapes and are finite floats."""
     if len(workload.lengths) != 1:
         raise InputError(f"n_k = {workload.n_k!r}: a captured workload has one sequence; write the one length")
+    if arrays["layers"].dtype.kind not in "iu" or arrays["layers"].ndim > 1:
+        raise InputError(f"layers in {str(path)!r} must be a list of whole numbers, the layers that were captured")
     count = len(np.atleast_1d(arrays["layers"]))
     n_k, h, h_kv, d = workload.lengths[0], workload.heads, workload.kv_heads, workload.head_dim
     shapes = {"q": (count, h, d), "k": (count, n_k, h_kv, d), "v": (count, n_k, h_kv, d)}
@@ -65,7 +70,7 @@ def load_captured(
     report = {"source": "captured", "layers": list(workload.source.layers), "notes": []}
     try:
         report["provenance"] = json.loads(str(arrays["provenance"]))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"provenance in {str(path)!r} is not JSON: {error}") from None
     for layer in workload.source.layers:
         if layer not in present:

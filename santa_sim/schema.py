@@ -88,7 +88,7 @@ def shown(value: object) -> str:
 
 
 def _models_in(annotation: object, containers: bool = True) -> list[type[Model]]:
-    """The Model classes mentioned in a type annotation (Optional and unions looked through, lists and dicts if wanted)."""
+    """The Model classes mentioned in a type annotation (unions looked through, lists and dicts if wanted)."""
     if isinstance(annotation, type) and issubclass(annotation, Model):
         return [annotation]
     origin = typing.get_origin(annotation)
@@ -159,7 +159,10 @@ def validate(model: type[M], data: object, where: str) -> M:
             elif problem["type"] == "missing":
                 lines.append(f"{location}: missing")
             else:
-                why = problem.get("ctx", {}).get("error") if problem["type"] == "value_error" else problem["msg"]
+                why = problem["ctx"]["error"] if problem["type"] == "value_error" else problem["msg"]
+                if problem["type"] == "literal_error":
+                    near = nearest(problem["input"], re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
+                    why += f"; did you mean {near!r}?" if near else ""
                 lines.append(f"{location} = {shown(problem['input'])}: {why}")
         raise InputError(f"{where}: " + "; ".join(lines)) from None
 
@@ -174,7 +177,7 @@ def shipped(package: str) -> dict[str, Path]:
 
 
 def existing_file(path: Path, what: str, instead: str = "") -> Path:
-    """Return `path` if a file is there; else InputError '`what` ... does not exist' (or is a folder, or can't be read)."""
+    """Return `path` if a file is there; else an InputError that says what is wrong with it."""
     name = shown(str(path))
     try:
         mode = path.stat().st_mode
@@ -195,7 +198,7 @@ def is_path(text: str) -> bool:
 
 
 def find_file(name_or_path: str | Path, names: Mapping[str, Path], kind: str, folder: Path | None = None) -> Path:
-    """Return the file of a name in `names`, or of a path, which is relative to `folder` (else to the working directory).
+    """Return the file of a name in `names`, or of a path, relative to `folder` or the working directory.
 
     Raises
     ------
@@ -237,7 +240,8 @@ class _Loader(yaml.SafeLoader):
                 continue
             name, line = (key.tag, key.value), key.start_mark.line + 1
             if name in lines:
-                raise yaml.YAMLError(f"line {line}: {key.value!r} is given a second time; the first is in line {lines[name]}")
+                again = f"{key.value!r} is given a second time; the first is in line {lines[name]}"
+                raise yaml.YAMLError(f"line {line}: {again}")
             lines[name] = line
         return node
 

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import pydantic
 
 from .errors import InputError, choose
-from .schema import Model, find_yaml, read_yaml, validate
+from .schema import Integer, Model, Real, at_most, find_yaml, read_yaml, shown, validate
 
 PACKAGE = "santa_sim.workloads"
 DTYPES = ("float32", "float16", "bfloat16")
+LONGEST = 2**31 - 1  # keys: the trace numbers rows in 32 bits
+MOST_SEQUENCES = 2**16
+
+_WIDTH = at_most(2**14, "more than any model has; byte offsets into K and V stay below 2^63")
+Width = Annotated[Integer, pydantic.Field(ge=1), _WIDTH]
+Layers = Annotated[Integer, pydantic.Field(ge=1), at_most(2**16, "more than any model has")]
 
 
 class Gaussian(Model):
@@ -25,10 +32,10 @@ class SinkZipf(Model):
     """Attention with `sink_mass` on token 0 and the rest Zipf-distributed over shuffled positions."""
 
     type: Literal["sink_zipf"]
-    sink_mass: float = pydantic.Field(gt=0, lt=1)
-    exponent: float = pydantic.Field(ge=0)
+    sink_mass: Real = pydantic.Field(gt=0, lt=1)
+    exponent: Annotated[Real, pydantic.Field(ge=0), at_most(100, "the second rank would have a mass below 1e-30")]
     group_overlap: Literal["independent", "shared"] = "independent"
-    fitted_at_keys: int = pydantic.Field(ge=1)
+    fitted_at_keys: Integer = pydantic.Field(ge=1, le=LONGEST)
 
 
 class Captured(Model):
@@ -36,7 +43,15 @@ class Captured(Model):
 
     type: Literal["captured"]
     file: str
-    layers: tuple[Annotated[int, pydantic.Field(ge=0)], ...] = pydantic.Field(min_length=1)
+    layers: tuple[Annotated[Integer, pydantic.Field(ge=0, le=LONGEST)], ...] = pydantic.Field(min_length=1)
+
+    @pydantic.field_validator("layers")
+    @classmethod
+    def _once(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
+        twice = sorted({layer for layer in layers if layers.count(layer) > 1})
+        if twice:
+            raise InputError(f"layer {twice[0]} is named twice; write each layer once")
+        return layers
 
 
 SOURCES = {"gaussian": Gaussian, "sink_zipf": SinkZipf, "captured": Captured}
@@ -44,15 +59,20 @@ SOURCES = {"gaussian": Gaussian, "sink_zipf": SinkZipf, "captured": Captured}
 
 def _lengths(value: object) -> object:
     """One length, or one per sequence as a tuple; InputError says what to write instead."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     several = isinstance(value, list | tuple)
-    lengths = tuple(value) if several else (value,)
+    lengths = tuple(x.item() if isinstance(x, np.generic) else x for x in (value if several else (value,)))
     if not lengths:
         raise InputError("a batch needs at least one sequence; write one length per sequence, such as [4096, 8192]")
+    if len(lengths) > MOST_SEQUENCES:
+        raise InputError(f"{len(lengths):,} sequences are more than the {MOST_SEQUENCES:,} of a batch")
     for length in lengths:
         if isinstance(length, bool) or not isinstance(length, int):
-            raise InputError(f"{length!r} is not an integer; write a number of keys, or a list with one per sequence")
+            raise InputError(f"{shown(length)} is not an integer; write a number of keys, or a list of one per sequence")
         if length < 1:
             raise InputError(f"{length} keys is an empty cache; n_k counts the current token too, so write at least 1")
+        if length > LONGEST:
+            raise InputError(f"more than {LONGEST:,} keys (2^31 - 1): the trace numbers rows in 32 bits")
     return lengths if several else value
 
 
@@ -75,12 +95,12 @@ class Workload(Model):
     description: str = ""
     model: str
     kind: Literal["decode", "prefill"]
-    heads: int = pydantic.Field(ge=1)
-    kv_heads: int = pydantic.Field(ge=1)
-    head_dim: int = pydantic.Field(ge=1)
+    heads: Width
+    kv_heads: Width
+    head_dim: Width
     n_k: Annotated[int | tuple[int, ...], pydantic.BeforeValidator(_lengths)]
-    layers: int = pydantic.Field(default=1, ge=1)
-    model_layers: int = pydantic.Field(ge=1)
+    layers: Layers = 1
+    model_layers: Layers
     dtype: Literal["float32", "float16", "bfloat16"]
     source: Annotated[Gaussian | SinkZipf | Captured, pydantic.Field(discriminator="type")]
     notes: tuple[str, ...] = ()
@@ -159,9 +179,9 @@ def load_workload(workload: str | Path | Mapping | Workload) -> Workload:
     if isinstance(workload, Workload):
         return workload
     if isinstance(workload, Mapping):
-        return validate(Workload, dict(workload), f"workload {workload.get('name', '(without a name)')!r}")
+        return validate(Workload, dict(workload), f"workload {shown(workload.get('name', '(without a name)'))}")
     if not isinstance(workload, str | Path):
-        raise InputError(f"workload={workload!r} is not a name, a path, a dict or a Workload")
+        raise InputError(f"workload={shown(workload)} is not a name, a path, a dict or a Workload")
     path = find_yaml(workload, PACKAGE, "workload")
     return validate(Workload, _absolute_source(read_yaml(path), path.parent), f"workload {workload}")
 
@@ -180,9 +200,12 @@ def replace(workload: str | Path | Mapping | Workload, **fields: object) -> Work
     where = f"workload {workload.name!r}, changed"
     if "batch" in fields:
         batch = fields.pop("batch")
+        batch = batch.item() if isinstance(batch, np.generic) else batch
         length = fields.get("n_k", workload.n_k)
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise InputError(f"{where}: batch={batch!r} is not a positive integer")
+        if batch > MOST_SEQUENCES:
+            raise InputError(f"{where}: batch={batch} is more than the {MOST_SEQUENCES:,} sequences of a batch")
         if isinstance(length, list | tuple):
             raise InputError(f"{where}: batch={batch} repeats one length, but n_k={length!r} has one per sequence; "
                              "write n_k alone")  # fmt: skip

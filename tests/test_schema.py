@@ -43,7 +43,7 @@ def test_a_valid_file_becomes_a_frozen_record():
 
 @pytest.mark.parametrize("data, message", [
     ({"name": "a", "kinds": "mac"}, r"m.yaml: kinds: unknown key; did you mean 'kind'\?"),
-    ({"name": "a", "memories": {"hbm": {"hbm_bandwith": 1}}}, r"memories.hbm.hbm_bandwith: unknown key; did you mean 'hbm_bandwidth'\?"),
+    ({"name": "a", "memories": {"hbm": {"hbm_bandwith": 1}}}, r"memories.hbm.hbm_bandwith: .*did you mean 'hbm_bandwidth'\?"),
     ({"name": "a", "extra": {"hbm_bandwidth": 1, "chanels": 2}}, r"extra.chanels: unknown key; did you mean 'channels'\?"),
     ({"name": "a", "kind": "macc"}, "kind = 'macc'"),
     ({"kind": "mac"}, "name: missing"),
@@ -95,9 +95,10 @@ class Numbers(Model):
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    *[(field, value) for field in Numbers.model_fields for value in (True, np.False_, "many", "", None, [1], float("inf"))],
+    *[(field, value) for field in Numbers.model_fields for value in (True, np.False_, "many", "", None, [1], np.inf)],
     ("real", 10**400), ("text_real", 10**400),
-    ("whole", "32"), ("whole", 32.0), ("real", "0.5"), ("text_whole", 0.5), ("text_whole", "1e400"), ("text_real", "nan"),
+    ("whole", "32"), ("whole", 32.0), ("real", "0.5"), ("text_whole", 0.5), ("text_whole", "1e400"),
+    ("text_real", "nan"),
 ])  # fmt: skip
 def test_what_is_no_number_is_refused(field, value):
     with pytest.raises(InputError, match=f"numbers: {field} = "):
@@ -106,7 +107,8 @@ def test_what_is_no_number_is_refused(field, value):
 
 @pytest.mark.parametrize(("field", "value", "read"), [
     ("whole", np.int32(7), 7), ("real", np.float32(0.5), 0.5), ("real", 3, 3.0),
-    ("text_whole", "1e9", 10**9), ("text_whole", 819.2e9, 819_200_000_000), ("text_real", "1e-9", 1e-9), ("text_real", "5", 5.0),
+    ("text_whole", "1e9", 10**9), ("text_whole", 819.2e9, 819_200_000_000), ("text_real", "1e-9", 1e-9),
+    ("text_real", "5", 5.0),
 ])  # fmt: skip
 def test_what_is_a_number_is_read(field, value, read):
     number = getattr(validate(Numbers, {field: value}, "numbers"), field)
@@ -119,7 +121,7 @@ def test_what_is_a_number_is_read(field, value, read):
     ("{a: 1, a: 2}", "line 1: 'a' is given a second time"),
     ("a: " + "9" * 5000, "not readable as YAML"),
     ("a: 2020-13-45", "not readable as YAML"),
-    ("[" * 5000, "not readable as YAML"),
+    ("[" * 600, "not readable as YAML"),
     ("a: !!python/object:os.system {}", "not readable as YAML"),
 ])  # fmt: skip
 def test_yaml_that_means_nothing_certain_is_refused(tmp_path, content, message):
@@ -129,7 +131,8 @@ def test_yaml_that_means_nothing_certain_is_refused(tmp_path, content, message):
 
 
 def test_anchors_merges_and_numbers_without_a_dot_are_read(tmp_path):
-    (tmp_path / "m.yaml").write_text("b: {x: &a {<<: &c {k: 1, l: 2}, k: 3}}\nd: {<<: *a, k: 4}\ne: [1e9, -2E-3, +.5e1, 1_0e0]\n")
+    text = "b: {x: &a {<<: &c {k: 1, l: 2}, k: 3}}\nd: {<<: *a, k: 4}\ne: [1e9, -2E-3, +.5e1, 1_0e0]\n"
+    (tmp_path / "m.yaml").write_text(text)
     assert read_yaml(tmp_path / "m.yaml") == {
         "b": {"x": {"k": 3, "l": 2}}, "d": {"k": 4, "l": 2}, "e": [1e9, -2e-3, 5.0, 10.0]
     }  # fmt: skip

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from santa_sim import tensors
 from santa_sim.errors import InputError
 from santa_sim.synthetic import sink_zipf_logits, sink_zipf_masses
-from santa_sim.tensors import make_tensors
+from santa_sim.tensors import free_bytes, make_tensors, tensor_bytes
 from santa_sim.workload import load_workload, replace
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -271,6 +272,9 @@ def test_a_file_written_anew_is_read_anew(tmp_path):
         ({"v": np.full((3, 10, 2, 8), np.nan, np.float16)}, {}, "v in .* NaN"),
         ({"layers": np.array([1, 3, 6])}, {}, "layer 4 was not captured.*1, 3, 6"),
         ({"provenance": np.array("{")}, {}, "provenance in .* is not JSON"),
+        ({"provenance": np.array("[" * 10**5)}, {}, "provenance in .* is not JSON"),
+        ({"layers": np.array(["one", "four", "six"])}, {}, "layers in .* must be a list of whole numbers"),
+        ({"layers": np.array([[1, 4, 6]])}, {}, "layers in .* must be a list of whole numbers"),
     ],
 )
 def test_a_captured_file_that_does_not_fit_is_an_error(tmp_path, change, fields, part):
@@ -293,6 +297,58 @@ def test_a_missing_or_broken_file_is_an_error(tmp_path, content):
         (tmp_path / "x.npz").write_bytes(content)
     with pytest.raises(InputError, match=r"x\.npz.*" + ("does not exist" if content is None else "not readable")):
         make_tensors(w, "float16", 0)
+
+
+def test_a_folder_an_array_and_flipped_bits_are_no_capture(tmp_path):
+    w, arrays = captured(tmp_path)
+    np.savez_compressed(tmp_path / "x.npz", **arrays)
+    whole = (tmp_path / "x.npz").read_bytes()
+    for place in range(40, len(whole), 97):
+        flipped = bytes(255 - byte for byte in whole[place : place + 8])
+        (tmp_path / "x.npz").write_bytes(whole[:place] + flipped + whole[place + 8 :])
+        try:
+            make_tensors(w, "float16", 0)
+        except InputError as error:
+            assert "x.npz" in str(error)
+    with open(tmp_path / "x.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(InputError, match="not readable as .npz"):
+        make_tensors(w, "float16", 0)
+    (tmp_path / "x.npz").unlink()
+    (tmp_path / "x.npz").mkdir()
+    with pytest.raises(InputError, match="source.file = .*x.npz' is a directory"):
+        make_tensors(w, "float16", 0)
+
+
+# Memory
+
+
+def test_tensor_bytes_are_those_of_the_arrays():
+    for fields in ({}, {"n_k": [7, 11]}, {"kind": "prefill", "source": {"type": "gaussian"}, "n_k": 9, "layers": 2}):
+        w = replace(SMALL, **fields)
+        t = make_tensors(w, "float16", 0)
+        arrays = [x for part in (t.q, t.k, t.v) for layers in part for x in layers]
+        assert tensor_bytes(w, "float16") == sum(x.nbytes for x in arrays)
+
+
+@pytest.mark.parametrize(("fields", "said"), [
+    ({"n_k": 2**31 - 1, "head_dim": 2**14, "kv_heads": 8}, "Q, K and V would take 2,251,799.8 GB in float32"),
+    ({"kind": "prefill", "source": {"type": "gaussian"}, "n_k": [10**9] * 3}, "GB in float32"),
+])  # fmt: skip
+def test_tensors_that_do_not_fit_are_an_error_that_says_their_size(fields, said):
+    with pytest.raises(InputError, match=said + ".* GB of memory are free; write a smaller n_k"):
+        make_tensors(replace(SMALL, **fields), "float32", 0)
+
+
+def test_memory_that_runs_out_is_an_error_too(monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(tensors, "free_bytes", lambda: None)
+    monkeypatch.setattr(tensors, "make_synthetic", refuse)
+    with pytest.raises(InputError, match="Q, K and V would take .* GB in float32"):
+        make_tensors(replace(SMALL, name="none is kept of this"), "float32", 0)
+    assert free_bytes() is None or free_bytes() > 0
 
 
 def test_the_shipped_capture_gives_the_models_own_attention():

@@ -1,5 +1,6 @@
 """Workloads: what ships is right, what is wrong is named."""
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -71,6 +72,12 @@ def test_a_path_works_and_captured_files_are_found_beside_the_yaml(tmp_path):
     assert load_workload(str(tmp_path / "mine.yaml")) == w
 
 
+def test_a_key_given_twice_is_an_error_with_its_line(tmp_path):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SMALL, sort_keys=False) + "heads: 8\n")
+    with pytest.raises(InputError, match="mine.yaml: .*line 12: 'heads' is given a second time"):
+        load_workload(tmp_path / "mine.yaml")
+
+
 # (changed fields, what the message must contain)
 WRONG = [
     ({"heads": 3}, ["kv_heads = 2", "heads must be a multiple", "heads = 3"]),
@@ -81,7 +88,21 @@ WRONG = [
     ({"n_k": 8.5}, ["n_k = 8.5", "not an integer"]),
     ({"n_k": True}, ["n_k = True", "not an integer"]),
     ({"n_k": "4k"}, ["'4k'", "not an integer"]),
+    ({"n_k": 10**15}, ["n_k = 1000000000000000", "more than 2,147,483,647 keys", "32 bits"]),
+    ({"n_k": [5] * 10**5}, ["100,000 sequences"]),
     ({"head_dim": 0}, ["head_dim = 0"]),
+    ({"head_dim": 10**12}, ["head_dim = 1000000000000", "more than 16,384"]),
+    ({"heads": 10**6, "kv_heads": 10**6}, ["heads = 1000000", "kv_heads = 1000000"]),
+    ({"heads": True}, ["heads = True", "true and false are not numbers"]),
+    ({"heads": "32"}, ["heads = '32'", "integer"]),
+    ({"heads": 4.0}, ["heads = 4.0", "integer"]),
+    ({"layers": 10**9}, ["layers = 1000000000", "more than 65,536"]),
+    ({"model_layers": False}, ["model_layers = False"]),
+    ({"source": ZIPF | {"sink_mass": "0.5"}}, ["sink_mass = '0.5'"]),
+    ({"source": ZIPF | {"exponent": True}}, ["exponent = True"]),
+    ({"source": ZIPF | {"exponent": 1e308}}, ["exponent = 1e+308", "more than 100"]),
+    ({"dtype": "bf16"}, ["dtype = 'bf16'", "did you mean 'bfloat16'"]),
+    ({"dtype": "FLOAT32"}, ["did you mean 'float32'"]),
     ({"kind": "train"}, ["kind = 'train'", "decode"]),
     ({"dtype": "float64"}, ["dtype = 'float64'", "bfloat16"]),
     ({"head_dims": 8}, ["head_dims: unknown key", "did you mean 'head_dim'"]),
@@ -95,6 +116,8 @@ WRONG = [
     ({"source": {"type": "captured", "file": "x.npz", "layers": []}}, ["layers = []"]),
     ({"source": {"type": "captured", "file": "x.npz", "layers": [1, 2]}}, ["2 layers", "layers = 1"]),
     ({"source": {"type": "captured", "file": "x.npz", "layers": [1]}, "kind": "prefill"}, ["kind must be decode"]),
+    ({"source": {"type": "captured", "file": "x.npz", "layers": [True]}}, ["layers.0 = True"]),
+    ({"source": {"type": "captured", "file": "x.npz", "layers": [1, 1]}, "layers": 2}, ["layer 1 is named twice"]),
 ]
 
 
@@ -116,6 +139,8 @@ def test_a_missing_field_is_named():
         ("llama8b_decode_32", "did you mean 'llama8b_decode_32k'"),
         ("nowhere/llama8b_decode_32k.yaml", "does not exist"),
         (7, "workload=7"),
+        ("", "workload='' is empty"),
+        ({}, "heads: missing"),
     ],
 )
 def test_an_unknown_workload_is_named(name, part):
@@ -129,9 +154,12 @@ def test_replace_checks_again():
     assert replace(SMALL, batch=3).n_k == (10, 10, 10)
     assert replace(SMALL, batch=2, n_k=7).n_k == (7, 7)
     assert replace(SMALL, n_k=[3, 4]).n_k == (3, 4)
+    assert replace(SMALL, batch=np.int64(2), n_k=np.int32(7), heads=np.int8(6)) == replace(SMALL, n_k=(7, 7), heads=6)
+    assert replace(SMALL, n_k=np.array([3, 4])).n_k == (3, 4)
     for fields, part in (
         ({"heads": 5}, "multiple"), ({"n_keys": 5}, "n_keys: unknown key"), ({"n_k": 0}, "n_k = 0"),
-        ({"batch": 0}, "batch=0"), ({"batch": 2, "n_k": [3, 4]}, "batch=2"),
+        ({"batch": 0}, "batch=0"), ({"batch": 10**9}, "batch=1000000000 is more than"), ({"batch": True}, "batch=True"),
+        ({"batch": 2, "n_k": [3, 4]}, "batch=2"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=part):
             replace(SMALL, **fields)

@@ -133,8 +133,8 @@ class Scaling(Model):
         low, high = self._at(self.supply_v, node_nm)
         if not low <= supply_v <= high:
             raise InputError(
-                f"technology.supply_v={supply_v!r} can't be scaled at node_nm={node_nm:g}: write {low:g} ... {high:g} V, "
-                f"or an energy table of that node and voltage (hwmodels/technology says why)"
+                f"technology.supply_v={supply_v!r} can't be scaled at node_nm={node_nm:g}: write {low:g} ... {high:g} "
+                "V, or an energy table of that node and voltage (hwmodels/technology says why)"
             )
         return (a2 * supply_v + a1) * supply_v + a0
 

@@ -45,7 +45,7 @@ class Result:
     buffer_peak : dict of buffer to int  [slots]
     area_breakdown_m2 : dict of unit to float  [m^2]
     notes : list of str  assumptions and unknowns of this run
-    energy_unknown : list of str  the keys of energy_breakdown_j that nobody has a figure for; they count as 0 in energy_j
+    energy_unknown : list of str  keys of energy_breakdown_j that nobody has a figure for; they count as 0 in energy_j
     error : dict or None  the output against exact attention
     output : array or None  the attention output, where the run computed one
     spans : list of Span or None  what each unit did when, if asked for
