@@ -252,7 +252,7 @@ def _lists(items: pd.DataFrame, column: str, has_type: Callable[[pa.DataType], b
             values = array.values.to_numpy(zero_copy_only=False)
             return (values if len(values) else values.astype(dtype)), array.offsets.to_numpy().astype(np.int64)
     for row, entry in enumerate(lists):
-        if not isinstance(entry, (list, tuple, np.ndarray)) or np.ndim(entry) > 1:
+        if not isinstance(entry, (list, tuple, np.ndarray)) or getattr(entry, "ndim", 1) != 1:
             _fail(row, column, entry, f"write a list of {entries}, [] for none")
         for value in entry:
             if not is_one(value) or (dtype is np.int64 and not -(2**63) <= value < 2**63):

@@ -89,6 +89,8 @@ _short.maxstring = _short.maxother = _short.maxlong = 80
 
 def shown(value: object) -> str:
     """A value for an error message: its repr, cut where it is long."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of {value.bit_length():,} bits"
     return _short.repr(value.item() if isinstance(value, np.generic) else value)
 
 

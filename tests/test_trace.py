@@ -1,6 +1,8 @@
 """Traces survive the disk unchanged; what isn't one, or is damaged, is refused with its reason."""
 
+import itertools
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,21 @@ import pytest
 
 import santa_sim
 from santa_sim.errors import InputError
-from santa_sim.trace import BUFFERS, COLUMNS, COUNTERS, STAGES, UNITS, Trace, TraceWriter
+from santa_sim.simulator.compile import OPERATIONS, STAGE_UNITS
+from santa_sim.trace import (
+    BUFFERS,
+    COLUMNS,
+    COUNTERS,
+    GATHERS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    STAGES,
+    STREAMS,
+    UNITS,
+    Trace,
+    TraceWriter,
+)
+from santa_sim.trace_schema import LARGEST_BYTE, LARGEST_COUNT, LARGEST_ITEM_BYTES, LARGEST_PIECES
 
 META = {"method": "sdpa", "score": "exact", "kind": "decode", "precision": "bf16", "n_heads": 1, "n_kv_heads": 1, "head_dim": 8,
         "n_q": [1], "n_k": [4], "layers": [0], "tile": 4, "score_types": {"operand": "bf16", "accumulator": "fp32"},
@@ -89,8 +105,14 @@ def rewritten(path, table=None, **metadata):
     ({"schema_version": "2"}, "has schema_version='2'; this version of santa_sim reads 1"),
     ({"schema_version": ""}, "has schema_version=None"),
     ({"schema": "other"}, "is Parquet but not a trace"),
-    ({"rows": "4"}, "has 3 rows, its metadata says 4"),
+    ({"rows": "4"}, "has 3 rows, its metadata says '4'"),
+    ({"rows": "abc"}, "has 3 rows, its metadata says 'abc'"),
     ({"meta": "{"}, "its 'meta' isn't JSON"),
+    ({"meta": ""}, "its 'meta' isn't JSON"),
+    ({"meta": "[" * 10**5}, "its 'meta' isn't JSON"),
+    ({"meta": "1" * 5000}, "its 'meta' isn't JSON"),
+    ({"meta": "5"}, "trace metadata is 5; write a dictionary"),
+    ({"meta": "null"}, "trace metadata is None; write a dictionary"),
     ({"meta": json.dumps({"method": "sdpa"})}, "metadata lacks"),
 ])  # fmt: skip
 def test_wrong_metadata(saved, change, message):
@@ -115,43 +137,120 @@ def test_wrong_columns(saved):
     with pytest.raises(InputError, match=r"lacks the columns \['score_adds'\]"):
         Trace.load(rewritten(saved, table.drop_columns(["score_adds"])))
     index = table.schema.get_field_index("score_adds")
-    floats = table.set_column(index, "score_adds", pa.array([1.5, 2.0, 3.0]))
-    with pytest.raises(InputError, match="'score_adds' must hold integers"):
-        Trace.load(rewritten(saved, floats))
-    with pytest.raises(InputError, match="'score_adds' must hold integers"):
-        Trace.load(rewritten(saved, table.set_column(index, "score_adds", pa.array([1, None, 3]))))
+    for values, message in (
+        ([1.5, 2.0, 3.0], "row 0: score_adds=1.5: 'score_adds' must hold whole numbers"),
+        ([1, None, 3], "'score_adds' must hold whole numbers"),
+        (["1", "2", "3"], "row 0: score_adds='1'"),
+        ([[1], [2], [3]], "row 0: score_adds="),
+    ):
+        with pytest.raises(InputError, match=message):
+            Trace.load(rewritten(saved, table.set_column(index, "score_adds", pa.array(values))))
 
 
-def changed(column, row, value):
-    items = small().items.copy()
-    items[column] = items[column].astype(object)
-    items.at[row, column] = value
-    return items.infer_objects()
-
-
-@pytest.mark.parametrize("column, row, value, message", [
-    ("value_adds", 1, -5, "'value_adds' is negative in row 1: -5"),
-    ("gather_row_bytes", 1, 0, "row 1 gathers rows without"),
-    ("gather_buffer", 1, "", "row 1 gathers rows without a gather_buffer"),
-    ("gather_buffer", 1, "w", "unknown buffer 'w'; buffers are q, k, v, stash, partials, output"),
-    ("stream_buffer", 0, ["k", "kv"], "unknown buffer 'kv'"),
-    ("stream_bytes", 0, [64], "row 0: stream_bytes has 1 entries, stream_buffer has 2"),
-    ("stage", 2, "store", "unknown stage 'store'; stages are score, budget, select, value, merge, output"),
+@pytest.mark.parametrize("column, cells, message", [
+    ("gather_rows", [[], [1, None], []], "row 1: gather_rows="),
+    ("gather_rows", [None, [1, 3], []], "row 0: gather_rows=None: write a list of whole numbers"),
+    ("stream_bytes", [64, 0, 0], "row 0: stream_bytes=64: write a list of whole numbers"),
+    ("stream_write", [[False, None], [], []], "row 0: stream_write=None: write a list of true or false"),
+    ("stage", ["score", None, "output"], "row 1: stage="),
+    ("gather_buffer", ["", "v", None], "row 2: gather_buffer="),
+    ("tile", [[0], [0], [0]], "row 0: tile="),
 ])  # fmt: skip
-def test_tables_that_cannot_be_played(column, row, value, message):
+def test_nulls_and_scalars_from_a_file(saved, column, cells, message):
+    table = pq.read_table(saved)
+    changed = table.set_column(table.schema.get_field_index(column), column, pa.array(cells))
     with pytest.raises(InputError, match=message):
-        Trace(changed(column, row, value), META)
+        Trace.load(rewritten(saved, changed))
 
 
-def test_an_empty_trace_and_missing_facts():
-    with pytest.raises(InputError, match="no work items"):
-        Trace(small().items.iloc[:0], META)
-    with pytest.raises(InputError, match=r"lacks \['normalization'\]"):
-        small({key: value for key, value in META.items() if key != "normalization"})
+def test_metadata_that_isnt_utf8(saved):
+    table = pq.read_table(saved)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"more": b"\xff\xfe"}), saved)
+    with pytest.raises(InputError, match="a.parquet': its metadata isn't UTF-8"):
+        Trace.load(saved)
+
+
+def test_a_changed_byte_is_noticed(saved):
+    """Files of `save` have page checksums: each byte before the footer is the same, an error, or not looked at."""
+    content, whole = saved.read_bytes(), small()
+    for place in range(4, len(content) * 2 // 3, 61):
+        saved.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        try:
+            loaded = Trace.load(saved)
+        except InputError:
+            continue
+        same(whole, loaded)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    with pytest.raises(InputError, match="is a directory: give the path of a file in it"):
+        Trace.load(tmp_path)
+    with pytest.raises(InputError, match="can't be read"):
+        Trace.load(tmp_path / ("x" * 5000))
+    for action in (Trace.load, small().save):
+        with pytest.raises(InputError, match=r"path=None: Trace.(load|save) takes the path of a file"):
+            action(None)
+
+
+def test_a_file_in_a_folder_named_like_a_column(tmp_path):
+    """Folders such as layer=1 are no data."""
+    folder = tmp_path / "layer=1"
+    folder.mkdir()
+    small().save(folder / "a.parquet")
+    same(small(), Trace.load(folder / "a.parquet"))
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match=r"none/a.parquet' can't be written: the folder '.*none' does not exist"):
+        small().save(tmp_path / "none" / "a.parquet")
+    with pytest.raises(InputError, match="can't be written: .*directory"):
+        small().save(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file/a.parquet' can't be written"):
+        small().save(tmp_path / "file" / "a.parquet")
+    with pytest.raises(InputError, match="can't be written"):
+        small().save(tmp_path / ("x" * 5000))
+
+
+def test_numpy_numbers_in_the_facts(tmp_path):
+    given = {**META, "n_k": np.array([4]), "n_heads": np.int64(1), "seed": np.int32(3), "samples": np.int64(8)}
+    made = small(given)
+    made.save(tmp_path / "n.parquet")
+    same(made, Trace.load(tmp_path / "n.parquet"))
+    result = santa_sim.simulate(made, "mac_hbm3").to_dict()
+    assert (result["seed"], result["samples"]) == (3, 8) and given["n_heads"] == np.int64(1)
 
 
 def test_the_documented_names_are_the_schema(request):
     text = (request.config.rootpath / "docs" / "trace.md").read_text()
-    for name in (*STAGES, *BUFFERS, *META):
+    for name in (*STAGES, *BUFFERS, *META, *COUNTERS, *STREAMS, *GATHERS, SCHEMA, str(SCHEMA_VERSION)):
         assert f"`{name}`" in text, name
-    assert set(COUNTERS) < set(COLUMNS)
+    for limit in (f"{LARGEST_PIECES:,}", "2³¹" if LARGEST_ITEM_BYTES == 2**31 else "?", "2⁴⁰" if LARGEST_BYTE == 2**40 else "?",
+                  "2⁵³" if LARGEST_COUNT == 2**53 else "?"):  # fmt: skip
+        assert limit in text
+
+
+def test_the_documented_counters_are_those_that_units_do(request):
+    lines = (request.config.rootpath / "docs" / "trace.md").read_text().splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("| counters |"))
+    stages, documented = re.findall(r"`(\w+)`", lines[head]), {}
+    for line in itertools.takewhile(lambda line: line.startswith("|"), lines[head + 2 :]):
+        names, *cells = line.strip("|").split("|")
+        for counter in re.findall(r"`(\w+)`", names):
+            documented[counter] = {stage for stage, cell in zip(stages, cells, strict=True) if cell.strip() == "yes"}
+    assert documented.keys() == set(COUNTERS) and stages == list(STAGES)
+    for counter in OPERATIONS:
+        family = counter.split("_")[0]
+        assert documented[counter] == {
+            stage for stage, units in STAGE_UNITS.items() if any(family in families for _, families in units)
+        }
+
+
+def test_the_documented_example_runs(request, tmp_path, monkeypatch, capsys):
+    text = (request.config.rootpath / "docs" / "trace.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/trace.md", "exec"), {})
+    trace = Trace.load("mine.parquet")
+    assert len(trace) == 3 and trace.total("score_adds") == 64
+    assert re.fullmatch(r"\S+ s, \S+ J, 64 bytes of V\n", capsys.readouterr().out)
