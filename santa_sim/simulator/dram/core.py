@@ -113,7 +113,7 @@ def _offer(s, r, capacity, clk):
     s[L.STARVED] = 0
     ports = s[L.PORTS]
     for turn in range(ports):
-        number = (turn + clk) % ports
+        number = 0 if ports == 1 else (turn + clk) % ports
         port = s[L.PORT_AT] + number * s[L.PORT_SIZE]
         window = port + L.WINDOW_AT
         limit = s[port + L.OUTSTANDING]

@@ -64,7 +64,7 @@ RANK_SIZE = AW32_RING + 32
 # --- one per channel (or pseudo-channel)
 (NEXT, SOON, REFRESH_DUE, REFRESH_PENDING, REFRESH_POS, REFRESHING, REFRESH_NEXT, TURN, DRAINING, QUEUED, DIRTY,
  READS, WRITES_HELD, READ_FROM, WRITE_FROM, MOVABLE, MOVABLE_W, WRITE_MODE, STAMP, BUS_ROW, BUS_COLUMN, IN_WINDOW,
- BANK0) = range(23)  # fmt: skip
+ BUS, BANK0) = range(24)  # fmt: skip
 DUE = 24
 DUE_TARGETS = 4  # read, write, activate, precharge: what a bank can want
 # DUE: DUE_TARGETS x BANKS first clocks at which a bank can issue what it wants (NEVER for what it doesn't want); then
@@ -197,6 +197,7 @@ def _init_channels(s: np.ndarray) -> None:
     c[:, [NEXT, REFRESH_DUE]] = s[REFRESH_INTERVAL] if s[REFRESH] != REFRESH_OFF else NEVER
     c[:, [REFRESHING, BUS_ROW, BUS_COLUMN]] = -1
     c[:, BANK0] = bank0
+    c[:, BUS] = at[np.arange(channels) // s[SHARED_BUS] * s[SHARED_BUS]]  # of pseudo-channels, the first one's
     c[:, DUE : DUE + DUE_TARGETS * banks] = NEVER
     c[:, s[FIRST_AT] : s[FIRST_AT] + banks] = NEVER
 

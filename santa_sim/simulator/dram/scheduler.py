@@ -29,21 +29,21 @@ def _pick_round_robin(s, c, clk):
         turn += 1
         if turn == queues:
             turn = 0
+        best = -1
         if width == 1:
             if s[first + turn] <= clk:
-                s[c + L.TURN] = turn
-                return s[c + L.BANK0] + turn * L.BANK_SIZE
+                best = s[c + L.BANK0] + turn * L.BANK_SIZE
         else:
-            best, stamp = -1, L.NEVER
+            stamp = L.NEVER
             for i in range(turn * width, (turn + 1) * width):
                 if s[first + i] <= clk:
                     b = s[c + L.BANK0] + i * L.BANK_SIZE
                     t = first_stamp(s, c, b, clk)
                     if t < stamp:
                         best, stamp = b, t
-            if best >= 0:
-                s[c + L.TURN] = turn
-                return best
+        if best >= 0:
+            s[c + L.TURN] = turn
+            return best
     return -1
 
 
@@ -231,10 +231,7 @@ def _tick_textbook(s, r, capacity, c, clk):
     if s[c + L.DIRTY] != 0:
         s[c + L.DIRTY] = 0
         _direction(s, c)
-    bus = (
-        s[L.CHANNEL_AT]
-        + (c - s[L.CHANNEL_AT]) // s[L.CHANNEL_SIZE] // s[L.SHARED_BUS] * s[L.SHARED_BUS] * s[L.CHANNEL_SIZE]
-    )
+    bus = s[c + L.BUS]
     columns, rows = s[bus + L.BUS_COLUMN] < clk, s[bus + L.BUS_ROW] < clk
     if s[c + L.REFRESH_PENDING] > 0:
         if rows:
