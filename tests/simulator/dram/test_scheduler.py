@@ -37,7 +37,8 @@ rows = rng.integers(0, 1 << 10, count // 4)[:, None] * 64 + np.arange(4)
 address = (rows * config.organization.burst_bytes).ravel()
 ready = np.cumsum(np.repeat(rng.integers(0, 2, count // 100) * 12, 100))
 report = replay(address, rng.random(count) < 0.3, config, "timed", ready_cycles=ready)
-print(json.dumps({"log": log, "counts": [report.activates, report.reads, report.writes, report.refreshes + report.bank_refreshes]}))
+counts = [report.activates, report.reads, report.writes, report.refreshes + report.bank_refreshes]
+print(json.dumps({"log": log, "counts": counts}))
 """
 REFRESH_OFTEN = {"nREFI": 1200}
 CASES = {
@@ -58,7 +59,8 @@ def commands(case):
 
     name, changes = CASES[case]
     out = subprocess.run(
-        [sys.executable, "-c", LOGGER, name, json.dumps(changes)], env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, check=True,
+        [sys.executable, "-c", LOGGER, name, json.dumps(changes)], env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        check=True,
         capture_output=True, text=True,
     )  # fmt: skip
     got = json.loads(out.stdout)
@@ -66,7 +68,7 @@ def commands(case):
 
 
 def relation(config, past, now):
-    """How bank `now` stands to the past command's bank or rank: 0 same bank (or refreshed rank), 1 group, 2 rank, 3 other."""
+    """How bank `now` stands to a past command's: 0 the same (or its rank refreshed), 1 group, 2 rank, 3 other."""
     per_rank, per_group = config.organization.banks_per_rank, config.organization.banks_per_group
     if past < 0:
         return 0 if now // per_rank == -1 - past else None
