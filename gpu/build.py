@@ -21,8 +21,7 @@ SOURCES = {"score": "score.cu", "sample": "sample.cu", "flash": "flash.cu", "mer
 FLASH, TOPK = 4, 5
 # value stages by (method, allocation), as sample.cu numbers them, the flash form and top-k
 METHODS = {("s2anta-sys", None): 0, ("s2anta-prop", "systematic"): 0, ("s2anta-prop", "largest-remainder"): 1,
-           ("santa", None): 2, ("s2anta-strat", None): 3,
-           ("s2anta-flash", None): FLASH, ("topk", None): TOPK}  # fmt: skip
+           ("santa", None): 2, ("s2anta-strat", None): 3, ("s2anta-flash", None): FLASH, ("topk", None): TOPK}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +59,7 @@ class Variant:
         """Definitions for the compiler."""
         values = {"D": self.d, "G": self.group, "TILE": self.tile, "BF16": self.precision == "bf16", "METHOD": self.method,
                   "EVERY_TILE": self.every_tile, "CLUSTER": self.cluster, "INSTRUMENT": self.instrument, "KEEP": self.method == TOPK,
-                  "WARP_KEYS": WARP_KEYS[self.d],
-                  "STAGED": self.staged, "THREADS": THREADS, "AT_ONCE": AT_ONCE}  # fmt: skip
+                  "WARP_KEYS": WARP_KEYS[self.d], "STAGED": self.staged, "THREADS": THREADS, "AT_ONCE": AT_ONCE}  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
 

@@ -146,4 +146,4 @@ def launch(kernel, grid: tuple[int, int, int], threads: int, arguments: list, st
     pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(x) for x in arguments))
     status = _driver().cuLaunchKernelEx(ctypes.byref(config), kernel.kernel.ptr, pointers, None)
     if status:
-        raise RuntimeError(f"CUDA refuses to launch a kernel of grid {grid}, {threads} threads, {shared_bytes} B of shared memory: error {status}")
+        raise RuntimeError(f"CUDA error {status}: refuses a launch of grid {grid}, {threads} threads, {shared_bytes} B of shared memory")

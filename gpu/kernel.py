@@ -20,6 +20,7 @@ _SAMPLE_BYTES = 48  # one entry of sample.cu's list of samples
 _KERNELS = {build.FLASH: ("flash", "merge"), build.TOPK: ("score", "topk")}  # else score, sample
 _TILE_BYTES = (8, 24, 16, 16, 0, 0)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
 _LARGEST_PER_SPLIT = 512
+_LARGEST_GRID = 65535  # blocks along y and z (CUDA C++ programming guide, technical specifications)
 _LARGEST_CLUSTER = 8  # portable cluster size (CUDA C++ programming guide, thread block clusters)
 
 
@@ -133,8 +134,13 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     kernels = [build.load(name, v, number) for name, v in zip(names, (first, variant), strict=True)]
     shared_bytes = 4 * -(-T // splits) if method == build.FLASH else _SAMPLE_BYTES * per_split + T * _TILE_BYTES[method]
     most = device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576
-    if shared_bytes > most:
-        raise InputError(f"n_most={n_most} with tile={tile} makes {T} tiles, whose masses don't fit in this GPU's shared memory: use a longer tile, up to {build.LARGEST_TILE}")
+    if shared_bytes > most or T > _LARGEST_GRID:
+        raise InputError(
+            f"n_most={n_most} with tile={tile} makes {T} tiles, more than this GPU's shared memory (or a launch) has room for: "
+            f"use a longer tile, up to {build.LARGEST_TILE}"
+        )
+    if batch > _LARGEST_GRID:
+        raise InputError(f"batch={batch}: a launch takes up to {_LARGEST_GRID} sequences; split the batch")
     for kernel, size in zip(kernels, (key_bytes, shared_bytes), strict=True):
         if size > 24576:
             kernel.max_dynamic_shared_size_bytes = size
@@ -158,7 +164,8 @@ def _make_counts(batch: int, H: int, H_kv: int, T: int, S: int, method: int) -> 
         return cupy.zeros(shape, dtype)
 
     return Counts(
-        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)), global_step=zeros(batch, H_kv, len(topk.SELECT_COUNTS if method == build.TOPK else budgets.BUDGET_COUNTS)),
+        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)),
+        global_step=zeros(batch, H_kv, len(topk.SELECT_COUNTS if method == build.TOPK else budgets.BUDGET_COUNTS)),
         drawing=zeros(batch, H_kv, T, len(draw.DRAW_COUNTS)), values=zeros(batch, H_kv, T, len(accumulate.VALUE_COUNTS)),
         merging=zeros(batch, H_kv, len(accumulate.MERGE_COUNTS)), budgets=zeros(batch, H, T),
         rows=cupy.full((batch, H, max(S, T) if method == build.FLASH else S), -1, cupy.int32), masses=zeros(batch, H, T, dtype=np.float64),
@@ -212,11 +219,13 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
                      ctypes.c_int32(plan.counts.rows.shape[-1] if plan.counts else 0)]  # fmt: skip
             second = [*(work[x] for x in ("m", "ell", "partial")), pointer["lengths"], n, T, S, pointer["out"], counts["merging"]]
         elif plan.method == build.TOPK:
-            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale, *(work[x] for x in ("u", "m", "ell")), counts["scores"]]
+            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale,
+                     *(work[x] for x in ("u", "m", "ell")), counts["scores"]]  # fmt: skip
             second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, work["u"], pointer["out"], work["rows"], work["weights"],
                       *(counts[x] for x in ("global_step", "values", "budgets", "heaps"))]  # fmt: skip
         else:
-            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale, *(work[x] for x in ("u", "m", "ell")), counts["scores"]]
+            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale,
+                     *(work[x] for x in ("u", "m", "ell")), counts["scores"]]  # fmt: skip
             second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, ctypes.c_int32(plan.per_split), *random,
                       *(work[x] for x in ("u", "m", "ell")), pointer["out"], work["partial"], work["tickets"],
                       *(counts[x] for x in ("global_step", "drawing", "values", "budgets", "rows", "masses", "heaps"))]  # fmt: skip
@@ -252,13 +261,16 @@ def _check(plan: Plan, tensors: dict, arrays: dict) -> None:
             shape = array.shape
             if len(shape) != 4 or (shape[0], *shape[2:]) != (plan.batch, plan.H_kv, plan.d) or shape[1] < plan.n_most:
                 raise InputError(f"{name} has shape {shape}; the plan takes [{plan.batch}, at least {plan.n_most}, {plan.H_kv}, {plan.d}]")
-            item = array.itemsize
-            if array.strides[3] != item or array.strides[2] != item * plan.d or array.strides[0] % 16 or array.strides[1] % 16 or array.data.ptr % 16:
-                raise InputError(f"{name} has strides {array.strides} B: heads and features must be dense, rows start at multiples of 16 B; write {name}.contiguous()")
+            dense = array.strides[2:] == (array.itemsize * plan.d, array.itemsize)
+            if not dense or array.strides[0] % 16 or array.strides[1] % 16:
+                raise InputError(f"{name} has strides {array.strides} B: heads and features must be dense, and rows a multiple of 16 B apart; "
+                                 f"write {name}.contiguous()")  # fmt: skip
         elif array.shape != wanted[name]:
             raise InputError(f"{name} has shape {array.shape}; the plan takes {wanted[name]}")
         elif not array.flags.c_contiguous:
             raise InputError(f"{name} is not contiguous; write {name}.contiguous()")
+        if name in ("q", "k", "v") and array.data.ptr % 16:
+            raise InputError(f"{name} starts at address {array.data.ptr:#x}, not a multiple of 16 B; write {name}.clone()")
         if array.device.id != plan.device:
             raise InputError(f"{name} is on GPU {array.device.id}; the plan is for GPU {plan.device}")
         kind = device.element_type(tensors[name])
@@ -294,8 +306,9 @@ class GpuBlock(cpu.Block):
             union[h // G, drawn[drawn >= 0]] = True
         shares = counts["budgets"].reshape(H_kv, G, T)
         return cpu.Result(
-            cupy.asnumpy(out)[0].reshape(H_kv, G, d), counts["scores"], global_step=counts["global_step"], budgets=shares, drawing=counts["drawing"],
-            values=counts["values"], union=union, final_merge=counts["merging"], normalizing=G * d, draws=0 if self.spec.method == "topk" else int(shares.sum()),
+            cupy.asnumpy(out)[0].reshape(H_kv, G, d), counts["scores"], global_step=counts["global_step"], budgets=shares,
+            drawing=counts["drawing"], values=counts["values"], union=union, final_merge=counts["merging"], normalizing=G * d,
+            draws=0 if self.spec.method == "topk" else int(shares.sum()),
         )  # fmt: skip
 
 

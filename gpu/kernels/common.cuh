@@ -1,6 +1,9 @@
 // What every kernel shares. Compiled by NVRTC or nvcc without any header; set at compile time:
 //   D      head dimension (64, 128 or 256)      G     query heads per KV head (1 ... 8)
 //   TILE   keys per tile (1 ... 512)            BF16  1: bfloat16, 0: float16
+//   WARP_KEYS   keys that a warp scores (16 or 32)      STAGED  1: K through shared memory
+//   KEEP        1: stash the scores, not their exponentials (top-k)
+//   METHOD, EVERY_TILE, CLUSTER, THREADS, AT_ONCE  see sample.cu
 //   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
 
 typedef unsigned short u16;

@@ -6,6 +6,7 @@
 // cluster's shared memory (CLUSTER = 1: a head's splits are one cluster) or by the block that finishes last.
 //
 // THREADS of a block;  AT_ONCE: samples of a warp whose loads are in flight together
+// EVERY_TILE  1: count a scan of tiles without a sample too, as one global CDF makes it
 // METHOD 0: one systematic sample over all tiles; 1: largest remainder; 2: independent; 3: one draw per stratum
 
 #include "common.cuh"

@@ -1,7 +1,9 @@
-// One tile's scores in registers: a block of WARPS warps, each with WARP_KEYS (16 or 32) keys, all G queries of the KV head at once.
+// One tile's scores in registers: a block of WARPS warps, each with WARP_KEYS (16 or 32) keys, all G queries of the KV head
+// at once.
 //
-// A warp's lane takes 16 bytes at a time of one key, straight from memory or (STAGED) from shared memory: which feature stands in which slot of the
-// matrix instruction doesn't matter as long as K and q agree, so a lane's eight consecutive features fill two of them.
+// A warp's lane takes 16 bytes at a time of one key, straight from memory or (STAGED) from shared memory: which feature
+// stands in which slot of the matrix instruction doesn't matter as long as K and q agree, so a lane's eight consecutive
+// features fill two of them.
 
 #define WARPS ((TILE + WARP_KEYS - 1) / WARP_KEYS)
 #define BANDS (WARP_KEYS / 16)

@@ -8,16 +8,16 @@ from santa_sim.gpu import build
 from santa_sim import InputError
 from santa_sim.methods.spec import Spec
 
-# every value stage, type, head dimension and both builds at least once
-VARIANTS = (
-    build.Variant(128, 4, 256, "bf16", method=0, cluster=True, staged=True),
-    build.Variant(64, 7, 100, "fp16", method=1, every_tile=False, instrument=True),
-    build.Variant(256, 1, 32, "bf16", method=2, instrument=True),
-    build.Variant(128, 8, 512, "fp16", method=3),
-    build.Variant(128, 4, 256, "bf16", method=build.FLASH, cluster=True, staged=True),
-    build.Variant(256, 8, 512, "fp16", method=build.FLASH, instrument=True),
-    build.Variant(128, 5, 300, "bf16", method=build.TOPK, instrument=True),
-)
+# each source with every value stage it has, both builds, and types, head dimensions, groups and tiles in between
+COMPILED = (
+    ("score.cu", build.Variant(128, 4, 256, "bf16", staged=True)), ("score.cu", build.Variant(64, 7, 100, "fp16", method=build.TOPK, instrument=True)),
+    ("score.cu", build.Variant(256, 1, 32, "bf16", instrument=True)), ("sample.cu", build.Variant(128, 4, 256, "bf16", method=0, cluster=True)),
+    ("sample.cu", build.Variant(64, 7, 100, "fp16", method=1, every_tile=False, instrument=True)),
+    ("sample.cu", build.Variant(256, 1, 32, "bf16", method=2, instrument=True)), ("sample.cu", build.Variant(128, 8, 512, "fp16", method=3)),
+    ("flash.cu", build.Variant(128, 4, 256, "bf16", method=build.FLASH, cluster=True, staged=True)),
+    ("flash.cu", build.Variant(256, 8, 512, "fp16", method=build.FLASH, instrument=True)),
+    ("topk.cu", build.Variant(128, 5, 300, "bf16", method=build.TOPK, instrument=True)),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("file", sorted(set(build.SOURCES.values())))
@@ -25,11 +25,15 @@ def test_sources_include_nothing(file):
     assert "#include" not in build.source(file)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"d{v.d}-G{v.group}-{v.precision}")
-@pytest.mark.parametrize("kernel", build.SOURCES)
-def test_compiles_for_every_architecture(kernel, variant, nvcc, tmp_path):
-    path = tmp_path / f"{kernel}.cu"
-    path.write_text(build.source(build.SOURCES[kernel]))
+def test_every_source_and_value_stage_is_compiled():
+    assert {file for file, _ in COMPILED} == set(build.SOURCES.values())
+    assert {variant.method for _, variant in COMPILED} == set(build.METHODS.values())
+
+
+@pytest.mark.parametrize(("file", "variant"), COMPILED, ids=lambda x: x if isinstance(x, str) else f"method{x.method}-d{x.d}-G{x.group}")
+def test_compiles_for_every_architecture(file, variant, nvcc, tmp_path):
+    path = tmp_path / file
+    path.write_text(build.source(file))
     targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in build.ARCHITECTURES]
     command = [nvcc, "-std=c++17", "-fatbin", "-Werror", "all-warnings", *targets, *variant.options(), "-o", str(tmp_path / "out"), str(path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
