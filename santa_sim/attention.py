@@ -136,13 +136,14 @@ def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[
     draws, queries, saturated = (sum(getattr(t, f) for t in tallies) for f in ("draws", "queries", "saturated"))
     integer = spec.precision in BITS
     accumulator = "int32" if integer else "fp32"
+    means = spec.score == "bernoulli-mean-group"  # its weights are float32, and so are their products with K and the sums
     drawn = draws / queries if spec.method in SAMPLED else None
     facts = {
         "method": spec.method, "score": spec.score, "kind": "decode" if tensors[0][0][3] else "prefill",
         "precision": spec.precision, "n_heads": H, "n_kv_heads": H_kv, "head_dim": d,
         "n_q": [of_layer[0][0].shape[0] for of_layer in tensors], "n_k": n_k, "layers": list(layers),
         "tile": spec.tile_for(max(n_k)),
-        "score_types": {"operand": spec.precision, "accumulator": "fp32" if spec.score == "bernoulli-mean-group" else accumulator},
+        "score_types": {"operand": "fp32" if means and integer else spec.precision, "accumulator": "fp32" if means else accumulator},
         "value_types": {"operand": spec.precision, "accumulator": accumulator},
         "normalization": "shift" if writer.any("value_shifts") else "multiply",
         "samples": list(spec.samples) if isinstance(spec.samples, tuple) else spec.samples,

@@ -99,14 +99,25 @@ def _models_in(annotation: object, containers: bool = True) -> list[type[Model]]
     return []
 
 
-def _fields_at(model: type[Model], location: tuple) -> list[str]:
-    """The field names allowed where an unknown key was found."""
-    models = [model]
-    for part in location:
+def _walk(model: type[Model], location: tuple) -> tuple[list[str], list[type[Model]]]:
+    """What the user wrote of pydantic's location, which also has the tags of unions, and the models that it leads to."""
+    models, written, may_be_tag = [model], [], False
+    for place, part in enumerate(location):
         found = [m.model_fields[part] for m in models if part in m.model_fields]
+        tagged = [m for m in models if any(typing.get_args(f.annotation) == (part,) for f in m.model_fields.values())]
         if found:
             models = [inner for field in found for inner in _models_in(field.annotation)]
-    return sorted({name for m in models for name in m.model_fields})
+        elif tagged and may_be_tag and place < len(location) - 1:
+            models, may_be_tag = tagged, False
+            continue
+        written.append(str(part))
+        may_be_tag = bool(found)
+    return written, models
+
+
+def _fields_at(model: type[Model], location: tuple) -> list[str]:
+    """The field names allowed where an unknown key was found."""
+    return sorted({name for m in _walk(model, (*location, ""))[1] for name in m.model_fields})
 
 
 def _paths(model: type[Model], above: str = "") -> list[str]:
@@ -153,7 +164,7 @@ def validate(model: type[M], data: object, where: str) -> M:
     except pydantic.ValidationError as error:
         lines = []
         for problem in error.errors():
-            location = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+            location = ".".join(_walk(model, problem["loc"])[0]) or "(top level)"
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{location}: unknown key{_meant(model, problem['loc'][:-1], problem['loc'][-1])}")
             elif problem["type"] == "missing":

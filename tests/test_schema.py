@@ -2,9 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import pydantic
 import pytest
 
 from santa_sim.errors import InputError
@@ -85,6 +86,32 @@ def test_what_is_not_yaml_says_so(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="m.yaml: not readable as YAML"):
         read_yaml(path)
+
+
+class Cat(Model):
+    kind: Literal["cat"]
+    lives: Integer = 9
+
+
+class Dog(Model):
+    kind: Literal["dog"]
+    tricks: Integer = 0
+
+
+class Home(Model):
+    pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+
+@pytest.mark.parametrize("pet, message", [
+    ({"kind": "cat", "lives": "many"}, "home: pet.lives = 'many'"),
+    ({"kind": "cat", "live": 1}, r"home: pet.live: unknown key; did you mean 'lives'\?"),
+    ({"kind": "cat", "trick": 1}, r"home: pet.trick: unknown key; did you mean 'pet.tricks'\?"),
+    ({"kind": "cat", "cat": 1}, "home: pet.cat: unknown key; choose from kind, lives"),
+    ({"kind": "cow"}, "home: pet = .*'cat', 'dog'"),
+])  # fmt: skip
+def test_the_choice_between_sections_is_not_in_the_place_of_a_mistake(pet, message):
+    with pytest.raises(InputError, match=message):
+        validate(Home, {"pet": pet}, "home")
 
 
 class Numbers(Model):

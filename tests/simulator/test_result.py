@@ -3,8 +3,10 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
+import santa_sim
 from santa_sim.hardware import load_hardware
 from santa_sim.simulator import simulate
 
@@ -141,7 +143,12 @@ def test_unknown_energies_are_zero_and_said(make_trace):
     result = simulate(make_trace("prop"), "adder_lpddr5")
     assert result.energy_breakdown_j["dram_read"] == 0
     assert any("DRAM read energy of adder_lpddr5 is not known" in note for note in result.notes)
+    unknown = ["dram_activate", "dram_read", "dram_write", "dram_background", "leakage"]
+    assert result.energy_unknown == result.to_dict()["energy_unknown"] == unknown
+    assert result.to_frame().iloc[0]["energy_unknown"] == "; ".join(unknown)
     hbm = simulate(make_trace("prop"), "adder_hbm3")
+    assert "dram_read" not in hbm.energy_unknown
+    assert all(hbm.energy_breakdown_j[part] == 0 for part in hbm.energy_unknown)
     assert hbm.energy_breakdown_j["dram_read"] > 0
     assert not any("DRAM read energy" in note for note in hbm.notes)
     assert any("leakage of adder_hbm3 is not known" in note for note in hbm.notes)
@@ -155,6 +162,36 @@ def test_background_and_leakage_are_power_times_time(make_trace):
     area = math.fsum(result.area_breakdown_m2.values())
     assert result.energy_breakdown_j["leakage"] == pytest.approx(1e4 * area * result.latency_s)
     assert not any("not known" in note for note in result.notes)
+    assert result.energy_unknown == []
+
+
+def test_scaling_is_noted(make_trace):
+    machine = {"base": "adder_hbm3", "technology": {"node_nm": 7, "supply_v": 0.7}, "notes": ["a machine of mine"]}
+    result = simulate(make_trace("prop"), machine)
+    assert "a machine of mine" in result.notes
+    assert sum("scaled from 45 nm, 0.9 V to 7 nm, 0.7 V" in note for note in result.notes) == 1
+    assert not any("scaled" in note for note in simulate(make_trace("prop"), "adder_hbm3").notes)
+
+
+def test_many_adders_in_a_lane_cost_their_area_and_no_time_to_add_up(make_trace):
+    few, many = (
+        simulate(make_trace("prop"), {"base": "adder_hbm3", "softmax": {"adders_per_lane": n}}).area_breakdown_m2
+        for n in (2, 1024)
+    )
+    assert many["softmax"] - few["softmax"] == pytest.approx(32 * 1022 * 4184e-12)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int16"])
+def test_mean_group_scores_multiply_and_add_in_fp32_also_on_integer_keys(precision):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 16), (40, 2, 16), (40, 2, 16)))
+    _, trace = santa_sim.attention(q, k, v, "santa", S=8, score="bernoulli-mean-group", B=4, precision=precision)
+    result = simulate(trace, "adder_hbm3")
+    assert trace.meta["score_types"] == {"operand": "fp32", "accumulator": "fp32"}
+    assert trace.meta["value_types"] == {"operand": precision, "accumulator": "int32"}
+    adds, mults = result.ops["score"]["adds"], result.ops["score"]["mults"]
+    assert mults > 0
+    assert result.energy_breakdown_j["score"] == pytest.approx(adds * 0.9e-12 + mults * 3.7e-12)
 
 
 def test_activates_are_charged(make_trace):
