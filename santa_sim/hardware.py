@@ -276,18 +276,27 @@ def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
     else:
         raise InputError(f"hardware={shown(hardware)} must be a name, a .yaml path, a mapping or a Hardware")
     data.setdefault("name", "custom")
-    table = data.get("energy")
+    try:
+        table, note = _scaled_table(data)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if note and isinstance(data.get("notes", ()), (list, tuple)):
+        data["notes"] = [*data.get("notes", ()), note]
+    return validate(Hardware, {**data, "energy": table}, where)
+
+
+def _scaled_table(data: Mapping) -> tuple[object, str | None]:
+    """The energy table of a machine's fields at the machine's technology, and what was done to it."""
+    table, technology = data.get("energy"), data.get("technology")
     if isinstance(table, (str, Path)):
         table = load_energy(table)
     elif isinstance(table, Mapping):
-        table = validate(EnergyTable, dict(table), f"{where}: energy")
-    if isinstance(table, EnergyTable) and isinstance(data.get("technology"), (Mapping, Technology)):
-        technology = validate(Technology, data["technology"], f"{where}: technology")
-        note = scaling_note(table, technology.node_nm, technology.supply_v)
-        if note and isinstance(data.get("notes", ()), (list, tuple)):
-            data["notes"] = [*data.get("notes", ()), note]
-        table = scaled(table, technology.node_nm, technology.supply_v)
-    return validate(Hardware, {**data, "energy": table}, where)
+        table = validate(EnergyTable, dict(table), "energy")
+    if not isinstance(table, EnergyTable) or not isinstance(technology, (Mapping, Technology)):
+        return table, None  # one of them is missing or wrong, as the machine's own check will say
+    technology = validate(Technology, technology, "technology")
+    note = scaling_note(table, technology.node_nm, technology.supply_v)
+    return scaled(table, technology.node_nm, technology.supply_v), note
 
 
 def _fields(path: Path) -> dict:

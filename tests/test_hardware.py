@@ -105,7 +105,7 @@ def test_base_that_leads_back_is_an_error(tmp_path):
         ({"memory": {"energy": {"activate_j": 1e308}}}, "memory.energy.activate_j = 1e.308: more than 1e-06"),
         ({"memory": {"energy": {"read_j_per_bit": 3.48}}}, "read_j_per_bit = 3.48: more than 1e-06"),
         ({"technology": {"supply_v": 1e200}}, r"technology.supply_v=1e\+200 can't be scaled .* write 0.5 ... 1.32 V"),
-        ({"technology": {"supply_v": 0.01}}, "technology.supply_v=0.01 can't be scaled"),
+        ({"technology": {"supply_v": 0.01}}, "hardware: technology.supply_v=0.01 can't be scaled"),
         ({"technology": 45}, "technology = 45"),
         ({"energy": 5}, "energy = 5"),
         ({"base": ""}, "base hardware='' is empty"),
@@ -153,7 +153,7 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
         machine = load_hardware(path)
         assert (machine.energy.source, machine.clock_hz) == ("mine", 2 * 10**9)
     (tmp_path / "broken.yaml").write_text("base: adder_hbm3\nenergy: mine.yaml\n")
-    with pytest.raises(InputError, match=f"energy table file '{tmp_path}/mine.yaml' does not exist"):
+    with pytest.raises(InputError, match=f"broken.yaml: energy table file '{tmp_path}/mine.yaml' does not exist"):
         load_hardware(tmp_path / "broken.yaml")
 
 
