@@ -12,6 +12,7 @@ import pydantic
 
 from .errors import InputError
 from .schema import Model, TextOrInteger, TextOrReal, at_most, find_yaml, is_path, read_yaml, shown, validate
+from .simulator.dram.config import DramConfig, load_dram
 from .simulator.energy import (
     EnergyTable,
     Joules,
@@ -22,6 +23,7 @@ from .simulator.energy import (
     scaled,
     scaling_note,
 )
+from .simulator.kv_layout import LAYOUTS
 
 PACKAGE = "santa_sim.hwmodels"
 
@@ -60,12 +62,14 @@ class MemoryModel(Model):
 
     Attributes
     ----------
+    model : 'bandwidth'
     bandwidth_bytes_per_s : int  [B/s]
     latency_s : float  [s]  from a request to its data on an idle bus, and from a written burst to its completion
     burst_bytes : int  [B]  the smallest transfer
     page_bytes : int  [B]  a page change in the order of requests is charged as one activate
     """
 
+    model: Literal["bandwidth"] = "bandwidth"
     bandwidth_bytes_per_s: Annotated[Count, pydantic.Field(ge=10**6)]
     latency_s: Annotated[TextOrReal, pydantic.Field(ge=0, le=1)]
     burst_bytes: Annotated[Count, pydantic.Field(le=8192)]
@@ -79,6 +83,48 @@ class MemoryModel(Model):
         if page_bytes % burst_bytes:
             raise ValueError(f"must be a multiple of burst_bytes={burst_bytes}")
         return page_bytes
+
+
+class BankMemoryModel(Model):
+    """A bank-level DRAM.
+
+    Attributes
+    ----------
+    model : 'banks'
+    dram : str  a table in hwmodels/dram/, the path of one, or a DRAMsim3 .ini file
+    controller_latency_s : float  [s]  of controller and PHY, added to what the banks take
+    """
+
+    model: Literal["banks"]
+    dram: str
+    controller_latency_s: Annotated[TextOrReal, pydantic.Field(ge=0, le=1)]
+
+    @pydantic.field_validator("dram")
+    @classmethod
+    def _loads(cls, dram: str) -> str:
+        load_dram(dram)
+        return dram
+
+    @property
+    def config(self) -> DramConfig:
+        """The DRAM's description."""
+        path = Path(self.dram)
+        return _dram(self.dram, path.stat().st_mtime_ns if path.is_file() else 0)
+
+    @property
+    def burst_bytes(self) -> int:
+        """Bytes that one column command moves [B]."""
+        return self.config.organization.burst_bytes
+
+    @property
+    def bandwidth_bytes_per_s(self) -> int:
+        """Peak of all data buses [B/s]."""
+        return round(self.config.peak_bytes_per_s)
+
+
+@functools.lru_cache(maxsize=16)
+def _dram(name: str, _changed: int) -> DramConfig:
+    return load_dram(name)
 
 
 class Buffer(Model):
@@ -220,7 +266,8 @@ class Hardware(Model):
     clock_hz: Annotated[Count, pydantic.Field(ge=10**6, le=10**12)]
     technology: Technology
     energy: EnergyTable
-    memory: MemoryModel
+    memory: Annotated[MemoryModel | BankMemoryModel, pydantic.Field(discriminator="model")]
+    kv_layout: Literal[LAYOUTS] = "sequence-first"
     k_buffer: Buffer
     v_buffer: Buffer
     weights_buffer: Buffer
@@ -282,6 +329,9 @@ def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
         raise InputError(f"{where}: {error}") from None
     if note and isinstance(data.get("notes", ()), (list, tuple)):
         data["notes"] = [*data.get("notes", ()), note]
+    memory = data.get("memory")
+    if isinstance(memory, Mapping) and "model" not in memory:
+        data["memory"] = {"model": _model_of(memory) or "bandwidth", **memory}
     return validate(Hardware, {**data, "energy": table}, where)
 
 
@@ -321,7 +371,7 @@ def _read(path: Path, _changed: int) -> dict:
 
 
 def _resolved(data: dict, where: str, folder: Path | None, seen: tuple[Path, ...]) -> dict:
-    """The fields with those of `base` (and its bases) underneath."""
+    """The fields with those of `base` (and its bases) underneath; a memory of another model replaces the base's whole."""
     if "base" not in data:
         return data
     changes = {key: value for key, value in data.items() if key != "base"}
@@ -334,7 +384,19 @@ def _resolved(data: dict, where: str, folder: Path | None, seen: tuple[Path, ...
     below = _resolved(_fields(path), str(path), path.parent, (*seen, path.resolve()))
     if "name" not in changes and not seen:
         changes["name"] = f"{path.stem} (changed)" if changes else path.stem
+    memory = changes.get("memory")
+    if isinstance(memory, Mapping) and _model_of(memory) not in (None, _model_of(below.get("memory", {}))):
+        below = {**below, "memory": {}}
     return _overlaid(below, changes)
+
+
+def _model_of(memory: Mapping) -> str | None:
+    """Which memory model some of its fields mean, if they say."""
+    if "model" in memory:
+        return memory["model"]
+    if "dram" in memory or "controller_latency_s" in memory:
+        return "banks"
+    return "bandwidth" if memory.keys() & MemoryModel.model_fields.keys() else None
 
 
 def _overlaid(below: dict, changes: Mapping) -> dict:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..trace import Trace
 from .compile import TRAFFIC, Program
+from .dram.energy import command_energy
 from .machine import Run
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def energy(
     Multiplications cost the operand's type, additions the accumulator's; normalisation works on accumulators; softmax,
     selection, sampling and merge are fp32.
     """
-    table, dram, notes = hardware.energy, hardware.memory.energy, []
+    table, notes = hardware.energy, []
     unknown: list[str] = []
     ops = operations(trace)
     score, value = trace.meta["score_types"], trace.meta["value_types"]
@@ -113,13 +114,8 @@ def energy(
         return math.fsum(n * table.operation_j(_FP32[name]) for name, n in ops[stage].items())
 
     seconds = run.end_fs / 1e15
-    burst_bits = hardware.memory.burst_bytes * 8
-    report = run.memory
     breakdown = {
-        "dram_activate": report.activates * known("dram_activate", dram.activate_j, "DRAM activate energy"),
-        "dram_read": report.read_bursts * burst_bits * known("dram_read", dram.read_j_per_bit, "DRAM read energy"),
-        "dram_write": report.write_bursts * burst_bits * known("dram_write", dram.write_j_per_bit, "DRAM write energy"),
-        "dram_background": seconds * known("dram_background", dram.background_w, "DRAM background power"),
+        **_dram_energy(run, hardware, seconds, known),
         "sram": math.fsum(table.sram_j(size, written + read) for size, written, read in moves),
         "score": ops["score"]["adds"] * table.operation_j(f"add_{score['accumulator']}")
         + ops["score"]["mults"] * table.operation_j(f"mult_{score['operand']}"),
@@ -135,6 +131,28 @@ def energy(
         "leakage": seconds * area_m2 * known("leakage", table.leakage_w_per_m2, "leakage"),
     }
     return breakdown, unknown, notes
+
+
+def _dram_energy(run: Run, hardware: Hardware, seconds: float, known: Callable[..., float]) -> dict[str, float]:
+    """Energy of the memory by part [J]; refreshes of a bank-level memory count as background."""
+    report = run.memory
+    if report.energy_j is not None:
+        kinds, each = report.energy_j, command_energy(hardware.memory.config)
+        known("dram_activate", each.activate_j, "DRAM activate energy")
+        known("dram_read", each.read_j, "DRAM read energy")
+        known("dram_write", each.write_j, "DRAM write energy")
+        known("dram_background", each.active_w, "DRAM background power")
+        return {
+            "dram_activate": kinds["activate"], "dram_read": kinds["read"], "dram_write": kinds["write"],
+            "dram_background": kinds["background"] + kinds["refresh"],
+        }  # fmt: skip
+    dram, burst_bits = hardware.memory.energy, hardware.memory.burst_bytes * 8
+    return {
+        "dram_activate": report.activates * known("dram_activate", dram.activate_j, "DRAM activate energy"),
+        "dram_read": report.read_bursts * burst_bits * known("dram_read", dram.read_j_per_bit, "DRAM read energy"),
+        "dram_write": report.write_bursts * burst_bits * known("dram_write", dram.write_j_per_bit, "DRAM write energy"),
+        "dram_background": seconds * known("dram_background", dram.background_w, "DRAM background power"),
+    }
 
 
 def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]]:

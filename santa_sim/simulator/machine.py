@@ -15,7 +15,8 @@ import simpy
 from ..errors import SimulationError
 from .compile import TRAFFIC, addresses_of, addresses_of_rows
 from .jobs import Job, Schedule
-from .memory import Memory, MemoryReport, Window, address_times_fs, cycles_fs
+from .memory import MemoryReport, address_times_fs, cycles_fs
+from .ports import MemoryPort
 
 if TYPE_CHECKING:
     from ..hardware import Hardware
@@ -87,17 +88,16 @@ class SlotBuffer:
 class Machine:
     """A machine with its jobs; `run` plays them to the end."""
 
-    def __init__(self, plan: Schedule, memory: Memory, hardware: Hardware, keep_spans: bool = False,
-                 progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
+    def __init__(self, plan: Schedule, memory: Callable[[simpy.Environment], MemoryPort], hardware: Hardware,
+                 keep_spans: bool = False, progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
         self.env = simpy.Environment(initial_time=0)
-        self.plan, self.memory, self.hw = plan, memory, hardware
+        self.plan, self.memory, self.hw = plan, memory(self.env), hardware
         self.buffers = {name: SlotBuffer(self.env, capacity) for name, capacity in plan.capacities.items()}
         self.busy_fs = dict.fromkeys([*plan.jobs, "gather"], 0)
         self.bursts = dict.fromkeys(TRAFFIC, 0)
         self.useful_bytes = dict.fromkeys(TRAFFIC, 0)
         self.spans: list[Span] | None = [] if keep_spans else None
         self.progress = progress
-        self.window = Window.of(hardware.gather.outstanding)
         self.gather_free_fs = 0
         self.doing: dict[str, Job | None] = dict.fromkeys(plan.jobs)
 
@@ -168,28 +168,35 @@ class Machine:
 
     def _issue(self, job: Job) -> None:
         env, burst = self.env, self.memory.burst_bytes
-        done = now = env.now
+        now = env.now
         for name, slots in job.gives_at_start:
             self.buffers[name].give(slots)
+        asked = []
         if job.regions:
             addresses, counts = addresses_of(job.regions, burst)
             for region, count in zip(job.regions, counts):
                 self.bursts[region.kind] += count
                 self.useful_bytes[region.kind] += region.useful_bytes
-            done = self.memory.request(now, addresses, job.write)
+            asked.append(self.memory.request(addresses, job.write))
         if job.rows is not None:
-            done = max(done, self._gather(now, job))
-        if self.spans is not None:
-            self.spans.append(Span("dram", job.row, now, done))
+            asked.append(self._gather(now, job))
+        left = len(asked)
 
         def complete(_: simpy.Event) -> None:
+            nonlocal left
+            left -= 1
+            if left > 0:
+                return
             for name, slots in job.gives:
                 self.buffers[name].give(slots)
             job.done.succeed()
+            if self.spans is not None:
+                self.spans.append(Span("dram", job.row, now, env.now))
 
-        env.timeout(done - now).callbacks.append(complete)
+        for event in asked or [env.timeout(0)]:
+            event.callbacks.append(complete)
 
-    def _gather(self, now: int, job: Job) -> int:
+    def _gather(self, now: int, job: Job) -> simpy.Event:
         rows, hw = job.rows, self.hw
         addresses, ends = addresses_of_rows(rows, self.memory.burst_bytes)
         self.bursts[rows.kind] += len(addresses)
@@ -201,10 +208,10 @@ class Machine:
         self.busy_fs["gather"] += busy
         if self.spans is not None:
             self.spans.append(Span("gather", job.row, start, self.gather_free_fs))
-        return self.memory.gather(addresses, ends, ready, self.window)
+        return self.memory.gather(addresses, ends, ready)
 
 
-def play(plan: Schedule, memory: Memory, hardware: Hardware, keep_spans: bool = False,
+def play(plan: Schedule, memory: Callable[[simpy.Environment], MemoryPort], hardware: Hardware, keep_spans: bool = False,
          progress: Callable[[int, int], None] | None = None) -> Run:  # fmt: skip
-    """Play a schedule on a memory; see Machine.run."""
+    """Play a schedule on a memory, which is made for the machine's environment; see Machine.run."""
     return Machine(plan, memory, hardware, keep_spans, progress).run()

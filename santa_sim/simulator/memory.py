@@ -60,12 +60,24 @@ class Memory(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryReport:
-    """Bursts served [count], row activates [count] and the time in which data moved [s]."""
+    """What a memory has served.
+
+    Attributes
+    ----------
+    read_bursts, write_bursts, activates : int
+    busy_s : float  [s]  time in which data moved, all data buses together
+    counts : dict of command to int  of a bank-level memory
+    energy_j : dict or None  [J]  by kind, of a bank-level memory; None: charged per activate and bit by the machine
+    notes : list of str
+    """
 
     read_bursts: int
     write_bursts: int
     activates: int
     busy_s: float
+    counts: dict[str, float] = dataclasses.field(default_factory=dict)
+    energy_j: dict[str, float] | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 class BandwidthMemory:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ..trace import Trace
 from . import accounting
-from .compile import compile_trace
+from .compile import Program, compile_trace
 from .machine import Run, play
 from .memory import FS_PER_S, BandwidthMemory
+from .ports import BankPort, DirectPort, MemoryPort
 from .result import Result
 from .schedule import schedule
 
@@ -39,12 +40,12 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
     SimulationError
         The machine got stuck, or simulated time passed 9,000 s.
     """
-    from ..hardware import load_hardware  # hardware reads the energy tables of this package
+    from ..hardware import load_hardware  # hardware reads the tables of this package
 
     machine = load_hardware(hardware)
     with _no_collection():
         program = compile_trace(trace, machine)
-        run = play(schedule(program, machine), BandwidthMemory(machine.memory), machine, spans, progress)
+        run = play(schedule(program, machine), lambda env: _port(env, machine, program), machine, spans, progress)
 
     area, area_notes = accounting.area(trace.meta, machine)
     moves = accounting.sram_moves(program, run, machine)
@@ -106,14 +107,40 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float]:
-    return {
-        "activates": run.memory.activates,
-        "read_bursts": run.memory.read_bursts,
-        "write_bursts": run.memory.write_bursts,
-        "peak_bandwidth_bytes_per_s": machine.memory.bandwidth_bytes_per_s,
+def _port(env, machine: Hardware, program: Program) -> MemoryPort:
+    """The machine's memory, in its environment."""
+    if machine.memory.model == "bandwidth":
+        return DirectPort(env, BandwidthMemory(machine.memory), machine.gather.outstanding)
+    rows = [item.gather for group in program.groups for stage in group.items.values() for item in stage if item.gather]
+    widest = max((row.row_bytes for row in rows), default=1)
+    bursts = -(-widest // machine.memory.burst_bytes)
+    return BankPort(env, machine.memory.config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S))
+
+
+def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float | str]:
+    """What the memory did: bursts, activates and bandwidths; of banks also their commands, row hits and queues."""
+    report, model = run.memory, machine.memory
+    facts: dict[str, float | str] = {
+        "model": model.model,
+        "kv_layout": machine.kv_layout,
+        "activates": report.activates,
+        "read_bursts": report.read_bursts,
+        "write_bursts": report.write_bursts,
+        "peak_bandwidth_bytes_per_s": model.bandwidth_bytes_per_s,
         "achieved_bandwidth_bytes_per_s": moved * FS_PER_S / run.end_fs if run.end_fs else 0.0,
     }
+    if report.counts:
+        columns = report.counts["reads"] + report.counts["writes"]
+        hits = report.counts["read_row_hits"] + report.counts["write_row_hits"]
+        facts.update(report.counts, row_hit_rate=hits / columns if columns else 0.0)
+    return facts
+
+
+def _memory_notes(run: Run, machine: Hardware) -> list[str]:
+    if machine.memory.model == "bandwidth":
+        return ["DRAM: bandwidth, latency and bursts; activates estimated as page changes in the order of requests"]
+    config = machine.memory.config
+    return [f"DRAM: {config.description}; K and V are {machine.kv_layout}", *run.memory.notes, *config.notes]
 
 
 def _given(notes: object) -> list[str]:
