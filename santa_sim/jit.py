@@ -55,12 +55,26 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def parallel_map(function, tasks: list[tuple]) -> list:
     """[function(*task) for task in tasks] on numba.get_num_threads() threads; the kernels release the GIL.
 
-    Each task writes only its own slices, so the results don't depend on the number of threads.
+    The calling thread works too, so that only the others have to wake up. Each task writes only its own slices, so the
+    results don't depend on the number of threads.
     """
     threads = min(numba.get_num_threads(), len(tasks))
     if threads <= 1:
         return [function(*task) for task in tasks]
-    return list(_pool(threads).map(lambda task: function(*task), tasks))
+    results: list = [None] * len(tasks)
+    numbers = iter(range(len(tasks)))  # a range's iterator gives each number once, whichever thread asks
+
+    def work() -> None:
+        for number in numbers:
+            results[number] = function(*tasks[number])
+
+    helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.result()
+    return results
 
 
 drop_stale_cache()
