@@ -4,10 +4,14 @@ import pytest
 import yaml
 
 from santa_sim.errors import InputError
-from santa_sim.hardware import Hardware, Technology, load_hardware
+from santa_sim.hardware import load_hardware
+from santa_sim.hardware_model import Hardware, Technology
 from santa_sim.simulator.energy import load_energy
 
-SHIPPED = ("adder_hbm3", "adder_hbm3_iso_area", "adder_lpddr5", "mac_hbm3", "mac_lpddr5")
+SHIPPED = (
+    "adder_hbm3", "adder_hbm3_bandwidth", "adder_hbm3_iso_area", "adder_lpddr5", "adder_lpddr5_bandwidth", "mac_hbm3",
+    "mac_hbm3_bandwidth", "mac_lpddr5", "mac_lpddr5_bandwidth",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -19,7 +23,7 @@ def test_shipped_machine_loads_under_its_name(name):
     assert machine.technology.node_nm == machine.energy.node_nm == 45
 
 
-@pytest.mark.parametrize("memory", ["hbm3", "lpddr5"])
+@pytest.mark.parametrize("memory", ["hbm3", "lpddr5", "hbm3_bandwidth", "lpddr5_bandwidth"])
 def test_mac_and_adder_machines_have_equal_lanes_and_the_same_parts_otherwise(memory):
     mac, adder = load_hardware(f"mac_{memory}"), load_hardware(f"adder_{memory}")
     assert mac.score.mac_lanes == adder.score.mac_lanes + adder.score.adder_lanes
@@ -46,8 +50,8 @@ def test_bandwidths_are_pins_times_rate():
 
 def test_base_and_changes(tmp_path):
     path = tmp_path / "wide.yaml"
-    path.write_text("base: adder_hbm3\nmemory: {bandwidth_bytes_per_s: 1638.4e9}\nscore: {mac_lanes: 4096}\n")
-    wide, base = load_hardware(path), load_hardware("adder_hbm3")
+    path.write_text("base: adder_hbm3_bandwidth\nmemory: {bandwidth_bytes_per_s: 1638.4e9}\nscore: {mac_lanes: 4096}\n")
+    wide, base = load_hardware(path), load_hardware("adder_hbm3_bandwidth")
     assert wide.name == "wide"
     assert wide.memory.bandwidth_bytes_per_s == 2 * base.memory.bandwidth_bytes_per_s
     assert wide.score.mac_lanes == 4096
@@ -114,7 +118,7 @@ def test_base_that_leads_back_is_an_error(tmp_path):
 )
 def test_mistakes_name_field_and_value(change, message):
     with pytest.raises(InputError, match=message):
-        load_hardware({"base": "adder_hbm3"} | change)
+        load_hardware({"base": "adder_hbm3_bandwidth"} | change)
 
 
 def test_missing_field_unknown_name_and_wrong_kind():
@@ -136,7 +140,7 @@ def test_nothing_is_no_machine(nothing):
 
 def test_numbers_may_come_as_text_without_a_dot_as_yaml_readers_give_them():
     memory = {"latency_s": "1e-7", "energy": {"background_w": "2"}}
-    machine = load_hardware({"base": "adder_hbm3", "clock_hz": "2e9", "memory": memory, "softmax": {"lanes": 64.0}})
+    machine = load_hardware({"base": "adder_hbm3_bandwidth", "clock_hz": "2e9", "memory": memory, "softmax": {"lanes": 64.0}})
     assert (machine.clock_hz, machine.memory.latency_s, machine.memory.energy.background_w) == (2 * 10**9, 1e-7, 2.0)
     assert machine.softmax.lanes == 64
 
@@ -191,3 +195,32 @@ def test_another_node_scales_logic_and_sram_together_and_leaves_dram():
 def test_technology_as_a_record_scales_too():
     changed = {"base": "adder_hbm3", "technology": Technology(node_nm=7, supply_v=0.7)}
     assert load_hardware(changed).energy.node_nm == 7
+
+
+def test_a_memory_of_another_model_replaces_the_whole(tmp_path):
+    bus = load_hardware({"base": "adder_hbm3", "memory": {
+        "bandwidth_bytes_per_s": 400e9, "latency_s": 1e-7, "burst_bytes": 64, "page_bytes": 2048,
+        "energy": {"activate_j": None, "read_j_per_bit": None, "write_j_per_bit": None, "background_w": None},
+    }})  # fmt: skip
+    assert bus.memory.model == "bandwidth"
+    banks = load_hardware({"base": "mac_hbm3_bandwidth", "memory": {"dram": "ddr5_4800", "controller_latency_s": 0}})
+    assert banks.memory.model == "banks"
+    assert banks.memory.burst_bytes == 64
+    assert load_hardware({"base": "adder_hbm3", "memory": {"dram": "hbm2e"}}).memory.controller_latency_s == 50e-9
+
+
+def test_a_dram_table_lies_beside_the_machine(tmp_path):
+    import santa_sim.hwmodels.dram as tables
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    text = (next(iter(tables.__path__)) if hasattr(tables, "__path__") else "") + "/hbm2.yaml"
+    (folder / "my_dram.yaml").write_text(open(text).read())
+    (folder / "machine.yaml").write_text("base: adder_hbm3\nmemory: {dram: my_dram.yaml}\n")
+    assert load_hardware(folder / "machine.yaml").memory.config.standard == "HBM2"
+    with pytest.raises(InputError, match="memory.*hbm33"):
+        load_hardware({"base": "adder_hbm3", "memory": {"dram": "hbm33"}})
+    with pytest.raises(InputError, match="did you mean 'sequence-first'"):
+        load_hardware({"base": "adder_hbm3", "kv_layout": "sequence_first"})
+    with pytest.raises(InputError, match="bandwith_bytes_per_s"):
+        load_hardware({"base": "adder_hbm3", "memory": {"bandwith_bytes_per_s": 1e9}})

@@ -14,7 +14,7 @@ from .dram.energy import command_energy
 from .machine import Run
 
 if TYPE_CHECKING:
-    from ..hardware import Hardware
+    from ..hardware_model import Hardware
 
 OPS = {
     "score": ("adds", "mults"),

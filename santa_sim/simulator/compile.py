@@ -20,7 +20,7 @@ from .memory import bursts_upper_bound, cycles_fs, expand, expand_rows
 from .order import check_closed, check_order, check_size
 
 if TYPE_CHECKING:
-    from ..hardware import Hardware
+    from ..hardware_model import Hardware
 
 _NEVER = 2**63  # beyond any byte
 ALIGNMENT = 4096  # of each buffer in the address space [bytes]

@@ -19,7 +19,7 @@ from .memory import MemoryReport, address_times_fs, cycles_fs
 from .ports import MemoryPort
 
 if TYPE_CHECKING:
-    from ..hardware import Hardware
+    from ..hardware_model import Hardware
 
 
 @dataclasses.dataclass(frozen=True)

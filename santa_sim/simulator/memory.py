@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from ..hardware import MemoryModel
+    from ..hardware_model import MemoryModel
 
 FS_PER_S = 10**15
 

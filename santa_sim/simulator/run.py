@@ -19,7 +19,7 @@ from .result import Result
 from .schedule import schedule
 
 if TYPE_CHECKING:
-    from ..hardware import Hardware
+    from ..hardware_model import Hardware
 
 
 def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hbm3", *, spans: bool = False,

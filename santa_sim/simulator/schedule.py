@@ -22,7 +22,7 @@ from .jobs import Job, Once, Schedule, Sequence, latest
 from .memory import cycles_fs
 
 if TYPE_CHECKING:
-    from ..hardware import Hardware
+    from ..hardware_model import Hardware
 
 UNITS = ("dram", "score", "softmax", "stash_write", "stash_read", "budget", "selection", "sampler", "accumulate",
          "merge", "normalize", "output")  # fmt: skip

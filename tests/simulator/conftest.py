@@ -159,7 +159,7 @@ def _tiny_machine(**changes):
     lane
     of everything or as `changes` (fields of a machine, merged) say."""
     fields = {
-        "base": "mac_hbm3",
+        "base": "mac_hbm3_bandwidth",
         "name": "tiny",
         "lookahead_tiles": 1,
         "memory": {

@@ -328,7 +328,7 @@ def test_with_endless_lanes_only_memory_takes_time(make_trace, method):
     """All that isn't DRAM takes a cycle of 1 ps; what is left is the bus."""
     many = 10**9
     machine = {
-        "base": "mac_hbm3",
+        "base": "mac_hbm3_bandwidth",
         "clock_hz": 10**12,
         "stash": {"port_bytes_per_cycle": many},
         "softmax": {"lanes": many},

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from santa_sim.hardware import DramEnergy, MemoryModel
+from santa_sim.hardware_model import DramEnergy, MemoryModel
 from santa_sim.simulator.compile import Region, Rows, addresses_of, addresses_of_rows
 from santa_sim.simulator.memory import BandwidthMemory, Window, address_times_fs, cycles_fs
 

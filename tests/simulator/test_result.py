@@ -156,7 +156,7 @@ def test_unknown_energies_are_zero_and_said(make_trace):
 
 def test_background_and_leakage_are_power_times_time(make_trace):
     table = load_hardware("adder_hbm3").energy.model_dump() | {"leakage_w_per_m2": 1e4, "sram_area_m2_per_byte": 1e-12}
-    machine = {"base": "adder_hbm3", "energy": table, "memory": {"energy": {"background_w": 2.5}}}
+    machine = {"base": "adder_hbm3_bandwidth", "energy": table, "memory": {"energy": {"background_w": 2.5}}}
     result = simulate(make_trace("prop"), machine)
     assert result.energy_breakdown_j["dram_background"] == pytest.approx(2.5 * result.latency_s)
     area = math.fsum(result.area_breakdown_m2.values())
