@@ -18,6 +18,7 @@ from .hardware import Hardware, load_hardware
 from .methods.spec import METHODS, PRECISIONS, SCORES
 from .schema import shipped as _shipped
 from .simulator import Result, simulate
+from .simulator.dram import load_dram
 from .trace import Trace
 from .workload import Workload, load_workload
 
@@ -36,5 +37,5 @@ def list_hardware() -> list[str]:
 
 __all__ = [
     "METHODS", "PRECISIONS", "SCORES", "Hardware", "InputError", "Result", "SimulationError", "Trace", "Workload",
-    "attention", "list_hardware", "list_workloads", "load_hardware", "load_workload", "make_trace", "run", "simulate",
+    "attention", "list_hardware", "list_workloads", "load_dram", "load_hardware", "load_workload", "make_trace", "run", "simulate",
 ]  # fmt: skip

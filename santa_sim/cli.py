@@ -1,4 +1,4 @@
-"""The command line: santa-sim run | list | trace | simulate."""
+"""The command line: santa-sim run | list | trace | simulate | dram."""
 
 from __future__ import annotations
 
@@ -156,16 +156,30 @@ def run(workload, method, as_json, output, **arguments) -> None:
 
 @main.command()
 @_method_options
-@click.option("--output", "-o", required=True, callback=_writable, metavar="FILE", help="Parquet file to write.")
+@click.option("--output", "-o", required=True, callback=_writable, metavar="FILE", help="File to write.")
+@click.option("--format", "form", metavar="[parquet|ramulator|dramsim3]", default="parquet", show_default=True,
+              help="The trace of work, or a machine's memory requests as text of another simulator.")
+@click.option("--hardware", help="Machine whose requests they are: its layout and bursts.  [default: as in `run`]")
 @_json_option
 @_readable_errors
-def trace(workload, method, output, as_json, **arguments) -> None:
-    """Run METHOD on WORKLOAD and write its trace, for `santa-sim simulate` or pandas."""
-    from . import api
+def trace(workload, method, output, form, hardware, as_json, **arguments) -> None:
+    """Run METHOD on WORKLOAD and write its trace, for `santa-sim simulate` or pandas, or its memory side for others.
+
+    Example: santa-sim trace smollm2_decode_2k --method santa -S 64 --format ramulator -o requests.trace
+    """
+    from . import api, dram_cli
     from .trace import COUNTERS
 
+    machine = dram_cli.export_machine(method, form, hardware)
     with _Progress() as progress:
         made = api.make_trace(workload, method, progress=progress, **arguments)
+        if machine is not None:
+            progress("writing requests", 0, 1)
+            written = dram_cli.export_requests(made, machine, output, form)
+    if machine is not None:
+        words = "{file}: {requests:,} requests of {burst_bytes} bytes of {hardware}, K and V {kv_layout}"
+        click.echo(json.dumps(written, indent=2) if as_json else words.format(**written))
+        return
     made.save(output)
     totals = {name: made.total(name) for name in COUNTERS}
     if as_json:
@@ -191,6 +205,31 @@ def simulate(trace_file, hardware, as_json) -> None:
     with _Progress() as progress:
         result = play(loaded, hardware, progress=functools.partial(progress, "simulating"))
     _print(result, as_json)
+
+
+@main.command()
+@click.argument("trace_file", metavar="TRACE", type=click.Path())
+@click.option("--config", required=True, metavar="NAME_OR_FILE", help="Memory: a shipped name, a .yaml or a DRAMsim3 .ini file.")
+@click.option("--issue", metavar="[saturated|in-order|timed]", default="saturated", show_default=True,
+              help="64 requests offered at a time, or one; timed: one, not before its cycle (DRAMsim3 traces).")
+@click.option("--outstanding", type=int, help="Requests sent and not completed, at most.  [default: no limit]")
+@click.option("--request-bytes", type=int, help="Bytes of each request.  [default: one burst]")
+@_json_option
+@_readable_errors
+def dram(trace_file, config, issue, outstanding, request_bytes, as_json) -> None:
+    """Play a TRACE of memory requests on a memory alone.
+
+    TRACE is .npz with arrays address and write, or text: Ramulator's `LD 0x40`, `ST 0x40`, or DRAMsim3's
+    `0x40 READ 17`.
+
+    Example: santa-sim dram requests.trace --config hbm3 --outstanding 256
+    """
+    from . import dram_cli
+
+    with _Progress() as progress:
+        progress("playing requests", 0, 1)
+        report = dram_cli.play_requests(trace_file, config, issue, outstanding, request_bytes)
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else dram_cli.report_text(report))
 
 
 @main.command("list")
