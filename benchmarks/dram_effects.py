@@ -95,6 +95,14 @@ def layouts(config: DramConfig) -> Iterator[list[object]]:
             yield [what, layout, *result(replay(addresses, False, config), len(addresses) * burst)]
 
 
+def two_streams() -> Iterator[list[object]]:
+    """Tiles of K and V of one head in turn on HBM3, V behind 16 MiB of K and so much more."""
+    tiles = np.arange(0, 8 << 20, 65536)[:, None] + np.arange(0, 65536, 32)
+    for shift in (0, 128 << 10, 256 << 10):
+        addresses = np.stack([tiles, tiles + (16 << 20) + shift], axis=1).ravel()
+        yield [f"{shift >> 10} KiB", *result(replay(addresses, False, "hbm3"), len(addresses) * 32)]
+
+
 def run(trace: santa_sim.Trace, machine: str, **changes: object) -> list[object]:
     played = santa_sim.simulate(trace, {"base": machine, **changes})
     memory, traffic = played.memory, played.traffic_bytes["total"]
@@ -147,6 +155,8 @@ def page() -> str:
                   "memory:", ""]  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             lines += table(["method", "variant", *RESULT], machines(config, dense, sampled, Path(folder)))
+    lines += ["## K and V in turn on HBM3", "", "Replay of two streams, 64 KiB of each in turn, V 16 MiB behind K and further:", ""]
+    lines += table(["further", *RESULT], two_streams())
     return "\n".join(lines).rstrip() + "\n"
 
 
