@@ -36,7 +36,7 @@ def _add_row_saturating(out, row):
 
 
 @jit
-def add_rows(v, format, head, rows, budgets, tiles, tile, may_saturate, by_tile, out, counts, seen, union):
+def add_rows(v, format, head, rows, budgets, tiles, may_saturate, by_tile, out, counts, seen, union):
     """Add every drawn row of V to its query's accumulator: no multiplication.
 
     Parameters
@@ -48,7 +48,7 @@ def add_rows(v, format, head, rows, budgets, tiles, tile, may_saturate, by_tile,
     out : float32 or int32 [R, T or 1, d], zero at the start;  counts : int64 [T, len(VALUE_COUNTS)]
     seen : bool [G, n_k], keys read by each grouped head so far;  union : bool [n_k], keys drawn by any row of this block
     """
-    R, T = budgets.shape
+    R = budgets.shape[0]
     d = v.shape[2]
     G = seen.shape[0]
     row = np.empty((1, 1, d), out.dtype)
@@ -154,7 +154,7 @@ def weighted_rows(v, format, head, rows, weights, budgets, tiles, steps, value_s
     rows : int32 [R, k];  weights : float32 [R, k], softmax of the selected scores, not normalised
     partial : float32 or int32 [d], work space;  the rest as in `add_rows` and `add_weighted_tile`.
     """
-    R, T = budgets.shape
+    R = budgets.shape[0]
     d = out.shape[1]
     G = seen.shape[0]
     row = np.empty((1, 1, d), partial.dtype)
@@ -194,7 +194,7 @@ def merge_tiles(partials, m, ell, tiles, budgets, value_step, out, counts):
     -------
     normalizing : int, multiplications (or shifts) that divide by the tile's budget
     """
-    R, T, d = partials.shape
+    R, _, d = partials.shape
     normalizing = 0
     for r in range(R):
         n = tiles[r]

@@ -255,7 +255,7 @@ class Block:
                 draw.draw_positions(u[kv], ell[kv], self.limits, self.tile, share, low, high, spec.sampler == "scaled-thresholds",
                                     spec.method == "s2anta-sys", result.drawing[kv], rows)  # fmt: skip
             sums = np.zeros((R, T if flash else 1, d), integer_sum)
-            accumulate.add_rows(self.layer.v, self.format, kv, rows, share, self.tiles, self.tile, may_saturate, flash,
+            accumulate.add_rows(self.layer.v, self.format, kv, rows, share, self.tiles, may_saturate, flash,
                                 sums, result.values[kv], self.seen[kv], result.union[kv])  # fmt: skip
             step = np.float32(self.layer.value_step)
             if flash:

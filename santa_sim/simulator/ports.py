@@ -82,7 +82,8 @@ class BankPort:
     def report(self) -> MemoryReport:
         self.dram.advance(max(self.env.now, self.dram.now_fs))  # standby until the machine has done
         self.dram.finish()
-        counts = self.dram.counts()
+        occupancy, wait_s = self.dram.queueing()
+        counts = {**self.dram.counts(), "queue_occupancy": occupancy, "queue_wait_s": wait_s}
         energy, notes = self.dram.energy_j()
         config = self.dram.config
         moved = sum(self._bursts) * self.burst_bytes

@@ -18,7 +18,7 @@ def add(v, rows, may_saturate, dtype=np.int32, tile=4):
     budgets = np.bincount(rows[0] // tile, minlength=T)[None].astype(np.int64)
     out, counts = np.zeros((1, 1, d), dtype), np.zeros((T, len(accumulate.VALUE_COUNTS)), np.int64)
     seen, union = np.zeros((1, n), bool), np.zeros(n, bool)
-    accumulate.add_rows(v, PLAIN, 0, rows, budgets, np.array([T]), tile, may_saturate, False, out, counts, seen, union)
+    accumulate.add_rows(v, PLAIN, 0, rows, budgets, np.array([T]), may_saturate, False, out, counts, seen, union)
     assert np.flatnonzero(union).tolist() == np.flatnonzero(seen[0]).tolist() == sorted(set(rows[0]))
     return out[0, 0], dict(zip(accumulate.VALUE_COUNTS, counts.sum(axis=0)))
 
@@ -57,7 +57,7 @@ def test_flash_keeps_one_sum_per_tile():
     v = np.arange(6 * 2, dtype=np.float32).reshape(6, 1, 2)
     rows, budgets = np.array([[0, 2, 2, 5]], np.int32), np.array([[1, 2, 1]])
     out, counts = np.zeros((1, 3, 2), np.float32), np.zeros((3, len(accumulate.VALUE_COUNTS)), np.int64)
-    accumulate.add_rows(v, PLAIN, 0, rows, budgets, np.array([3]), 2, False, True, out, counts, np.zeros((1, 6), bool), np.zeros(6, bool))
+    accumulate.add_rows(v, PLAIN, 0, rows, budgets, np.array([3]), False, True, out, counts, np.zeros((1, 6), bool), np.zeros(6, bool))
     assert out[0].tolist() == [[0, 1], [8, 10], [10, 11]]
     assert counts[:, 0].tolist() == [2, 4, 2]
 

@@ -264,6 +264,13 @@ class Dram:
         s = self._state
         return {name: int(s[field]) for name, field in _COUNTERS.items()}
 
+    def queueing(self) -> tuple[float, float]:
+        """Transactions queued in a (pseudo-)channel, mean over time; wait for a column command, mean over transactions  [s]."""
+        s = self._state
+        waited, columns = int(s[L.QUEUED_CLOCKS]), int(s[L.N_RD] + s[L.N_WR])
+        occupancy = waited / (int(s[L.CLOCK]) * self.config.organization.buses) if s[L.CLOCK] else 0.0
+        return occupancy, waited / columns * self.config.timing.clock_fs * 1e-15 if columns else 0.0
+
     def energy_j(self) -> tuple[dict[str, float], list[str]]:
         """Energy until now by kind  [J], and notes on what isn't known."""
         s = self._state

@@ -205,7 +205,7 @@ def _report(memory: Dram, issue: str, requests: int, drain: bool) -> Report:
     time_s = cycles * clock_s
     moved = at_end["reads"] + at_end["writes"]
     columns = counts["reads"] + counts["writes"]
-    waited = int(state[L.QUEUED_CLOCKS])
+    occupancy, wait_s = memory.queueing()
     return Report(
         config=config.name,
         policy=config.policy.name,
@@ -230,8 +230,8 @@ def _report(memory: Dram, issue: str, requests: int, drain: bool) -> Report:
         writes_pending=counts["writes_pending"],
         refreshes=counts["refreshes"],
         bank_refreshes=counts["bank_refreshes"],
-        queue_occupancy=waited / (int(state[L.CLOCK]) * config.organization.buses) if cycles else 0.0,
-        wait_s=waited / columns * clock_s if columns else 0.0,
+        queue_occupancy=occupancy,
+        wait_s=wait_s,
         energy_j=energy,
         total_energy_j=sum(energy.values()),
         notes=[*config.notes, *notes],
