@@ -64,6 +64,9 @@ def interleaves(config: DramConfig) -> Iterator[list[object]]:
         memory = config if mapping is None else config.replace(address_mapping=mapping)
         for pattern, addresses in patterns(config.organization.burst_bytes).items():
             yield [pattern, name, *result(replay(addresses, False, memory), ROWS * ROW)]
+    deeper = config.replace(policy={"read_queue": 256})
+    for pattern, addresses in patterns(config.organization.burst_bytes).items():
+        yield [pattern, "256 B, read_queue 256", *result(replay(addresses, False, deeper), ROWS * ROW)]
 
 
 def outstanding(config: DramConfig) -> Iterator[list[object]]:
