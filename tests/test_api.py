@@ -72,7 +72,7 @@ def test_every_method_and_score_stage_runs(workload, method, score):
         assert result.ops["value"]["adds"] == result.samples_drawn * queries_times_d
 
 
-def test_the_issue_of_the_day_at_full_size():
+def test_the_readme_example_at_full_size():
     """The example of the README, and the same on integers: Llama-8B at 32k."""
     result = santa_sim.run(workload="llama8b_decode_32k", method="s2anta-prop", S=128)
     check(result)

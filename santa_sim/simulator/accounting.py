@@ -142,6 +142,9 @@ def _dram_energy(run: Run, hardware: Hardware, seconds: float, known: Callable[.
         known("dram_read", each.read_j, "DRAM read energy")
         known("dram_write", each.write_j, "DRAM write energy")
         known("dram_background", each.active_w, "DRAM background power")
+        if report.counts["refreshes"] + report.counts["bank_refreshes"] and each.active_w is not None:
+            figures = (each.refresh_j if report.counts["refreshes"] else 0.0, each.refresh_bank_j if report.counts["bank_refreshes"] else 0.0)
+            known("dram_background", None if None in figures else 0.0, "DRAM refresh energy")
         return {
             "dram_activate": kinds["activate"], "dram_read": kinds["read"], "dram_write": kinds["write"],
             "dram_background": kinds["background"] + kinds["refresh"],

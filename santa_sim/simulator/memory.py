@@ -68,7 +68,6 @@ class MemoryReport:
     busy_s : float  [s]  time in which data moved, all data buses together
     counts : dict of command to int  of a bank-level memory
     energy_j : dict or None  [J]  by kind, of a bank-level memory; None: charged per activate and bit by the machine
-    notes : list of str
     """
 
     read_bursts: int
@@ -77,7 +76,6 @@ class MemoryReport:
     busy_s: float
     counts: dict[str, float] = dataclasses.field(default_factory=dict)
     energy_j: dict[str, float] | None = None
-    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 class BandwidthMemory:

@@ -84,10 +84,7 @@ class BankPort:
         self.dram.finish()
         occupancy, wait_s = self.dram.queueing()
         counts = {**self.dram.counts(), "queue_occupancy": occupancy, "queue_wait_s": wait_s}
-        energy, notes = self.dram.energy_j()
-        config = self.dram.config
+        energy, _ = self.dram.energy_j()  # what isn't known, the machine's accounting says
         moved = sum(self._bursts) * self.burst_bytes
-        return MemoryReport(
-            *self._bursts, counts["activates"], moved / config.peak_bytes_per_s, counts, energy, notes,
-        )  # fmt: skip
+        return MemoryReport(*self._bursts, counts["activates"], moved / self.dram.config.peak_bytes_per_s, counts, energy)
 

@@ -87,8 +87,7 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
         memory=_memory(run, machine, whole["total"]),
         buffer_peak=run.peak,
         area_breakdown_m2=area,
-        notes=[*_given(meta.get("notes")), *machine.notes, *energy_notes, *area_notes,
-               "DRAM: bandwidth, latency and bursts; activates estimated as page changes in the order of requests"],
+        notes=[*_given(meta.get("notes")), *machine.notes, *energy_notes, *area_notes, *_memory_notes(machine)],
         energy_unknown=unknown,
         error=meta.get("quality"),
         spans=run.spans,
@@ -136,11 +135,11 @@ def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float | str]:
     return facts
 
 
-def _memory_notes(run: Run, machine: Hardware) -> list[str]:
+def _memory_notes(machine: Hardware) -> list[str]:
     if machine.memory.model == "bandwidth":
         return ["DRAM: bandwidth, latency and bursts; activates estimated as page changes in the order of requests"]
     config = machine.memory.config
-    return [f"DRAM: {config.description}; K and V are {machine.kv_layout}", *run.memory.notes, *config.notes]
+    return [f"DRAM: {config.description}; K and V are {machine.kv_layout}", *config.notes]
 
 
 def _given(notes: object) -> list[str]:

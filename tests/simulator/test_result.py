@@ -236,3 +236,21 @@ def test_spans_are_kept_only_when_asked_for(make_trace, result):
     spans = simulate(make_trace("prop"), "adder_hbm3", spans=True).spans
     assert {span.unit for span in spans} >= {"dram", "score", "gather"}
     assert all(span.start_fs <= span.end_fs for span in spans)
+
+
+def test_notes_name_the_memory(make_trace):
+    """Which memory a result rests on, and what of its energy nobody knows."""
+    banks = simulate(make_trace("prop"), "adder_hbm3")
+    assert any(note.startswith("DRAM: HBM3") and "head-first" in note for note in banks.notes)
+    assert {"row_hit_rate", "queue_occupancy", "activates", "refreshes"} <= banks.memory.keys()
+    bus = simulate(make_trace("prop"), "adder_hbm3_bandwidth")
+    assert any(note.startswith("DRAM: bandwidth, latency") for note in bus.notes)
+    assert "row_hit_rate" not in bus.memory
+
+
+def test_unpublished_refresh_energy_is_named(make_trace):
+    machine = {"base": "adder_hbm3", "memory": {"dram": "gddr6_14000"}}
+    long = make_trace("prop", n_k=(4096,), d=128, kv_heads=4)
+    result = simulate(long, machine)
+    assert result.memory["refreshes"] + result.memory["bank_refreshes"] > 0
+    assert "dram_background" in result.energy_unknown
