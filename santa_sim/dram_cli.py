@@ -25,10 +25,7 @@ def play_requests(trace: str | Path, config: str | Path, issue: str, outstanding
     InputError
         The trace or the memory can't be read, or doesn't fit the other (named).
     """
-    try:
-        return replay_chunks(read_trace(trace), load_dram(config), issue, outstanding, request_bytes=request_bytes)
-    except OverflowError:
-        raise InputError(f"{trace}: a number in it is beyond 63 bits") from None
+    return replay_chunks(read_trace(trace), load_dram(config), issue, outstanding, request_bytes=request_bytes)
 
 
 def report_text(report: Report) -> str:

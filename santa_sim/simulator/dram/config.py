@@ -14,15 +14,18 @@ from ... import schema
 from ...errors import InputError
 from .mapping import Mapping, parse_mapping
 
-Count = Annotated[int, Field(ge=1)]
-Clocks = Annotated[int, Field(ge=0)]
+Count = Annotated[schema.Integer, Field(ge=1)]
+Clocks = Annotated[schema.Integer, Field(ge=0)]
+Milliamperes = Annotated[schema.Real, Field(ge=0)]
+Figure = Annotated[schema.Real, Field(ge=0)]  # an energy or a power
+Buses = Annotated[Count, schema.at_most(1024, "a memory of more channels is several memories")]
 
 
 class Organization(schema.Model):
     """Counts of everything. One channel (or pseudo-channel) has its own data bus, banks, queues and scheduler."""
 
-    stacks: Count = 1
-    channels: Count  # of one stack, or of the board
+    stacks: Buses = 1
+    channels: Buses  # of one stack, or of the board
     pseudo_channels: Literal[1, 2] = 1  # 2: pairs of channels that share one command bus
     ranks: Count = 1
     bank_groups: Count
@@ -148,26 +151,26 @@ class Currents(schema.Model):
     """Supply voltage and data-sheet currents of one device; energies follow as in Micron TN-40-07."""
 
     kind: Literal["currents"]
-    vdd_v: Annotated[float, Field(gt=0)]
-    idd0_ma: float
-    idd2n_ma: float
-    idd3n_ma: float
-    idd4r_ma: float
-    idd4w_ma: float
-    idd5ab_ma: float
-    idd5pb_ma: float | None = None
+    vdd_v: Annotated[schema.Real, Field(gt=0)]
+    idd0_ma: Milliamperes
+    idd2n_ma: Milliamperes
+    idd3n_ma: Milliamperes
+    idd4r_ma: Milliamperes
+    idd4w_ma: Milliamperes
+    idd5ab_ma: Milliamperes
+    idd5pb_ma: Milliamperes | None = None
 
 
 class Published(schema.Model):
     """Energies as published; null where nobody published one: then it is not charged, and the report says so."""
 
     kind: Literal["published"]
-    activate_pj: float | None  # one activate and precharge of one bank
-    read_pj_per_bit: float | None
-    write_pj_per_bit: float | None
-    refresh_pj: float | None  # one refresh command
-    active_w: float | None  # standby of one rank of one (pseudo-)channel with a row open
-    idle_w: float | None  # with none open
+    activate_pj: Figure | None  # one activate and precharge of one bank
+    read_pj_per_bit: Figure | None
+    write_pj_per_bit: Figure | None
+    refresh_pj: Figure | None  # one refresh command
+    active_w: Figure | None  # standby of one rank of one (pseudo-)channel with a row open
+    idle_w: Figure | None  # with none open
 
 
 class DramConfig(schema.Model):
@@ -233,12 +236,21 @@ def checked(data: object, where: str) -> DramConfig:
 
 
 def _check(config: DramConfig, where: str) -> None:
-    for check in (_check_counts, _check_timing, _check_refresh, _check_policy):
+    for check in (_check_counts, _check_timing, _check_refresh, _check_policy, _check_energy):
         check(config, where)
     try:
         config.mapping  # noqa: B018  parsed for its errors
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def _check_energy(config: DramConfig, where: str) -> None:
+    """InputError if the currents make a command give energy back."""
+    from .energy import command_energy
+
+    for name, value in vars(command_energy(config)).items():
+        if value is not None and value < 0:
+            raise InputError(f"{where}: energy: the currents make {name} = {value:.3g} J; an operating current lies above its standby current")
 
 
 def _check_counts(config: DramConfig, where: str) -> None:

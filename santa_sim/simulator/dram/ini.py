@@ -84,6 +84,8 @@ def _read(path: Path) -> tuple[dict[str, object], list[str]]:
         name = known[key.lower()]
         if section != _KNOWN[name][0]:
             raise InputError(f"{where} stands in [{section}]; it belongs in [{_KNOWN[name][0]}]")
+        if name in out:
+            raise InputError(f"{where} is given a second time; keep one of the two")
         if value:
             out[name] = _value(name, value, where)
         else:
@@ -142,6 +144,8 @@ def read_ini(path: Path) -> DramConfig:
             raise InputError(f"{path.name}: {name} = {v[name]} must be at least 1")
     if v["tCK"] <= 0:
         raise InputError(f"{path.name}: tCK = {v['tCK']} must be above 0 (nanoseconds)")
+    if _REFRESH[v["refresh_policy"]] == "per-bank":
+        notes.append("per-bank refresh as DRAMsim3 does it: a refresh can wait long behind its bank's requests, and hold others up")
     gddr, hbm = protocol in _GDDR, protocol in _HBM
     groups, per_group = v["bankgroups"], v["banks_per_group"]
     if not v["bankgroup_enable"]:
@@ -194,7 +198,7 @@ def read_ini(path: Path) -> DramConfig:
         "refresh": {"kind": _REFRESH[v["refresh_policy"]]},
         "energy": {
             "kind": "currents", "vdd_v": v["VDD"], "idd0_ma": v["IDD0"], "idd2n_ma": v["IDD2N"], "idd3n_ma": v["IDD3N"],
-            "idd4r_ma": v["IDD4R"], "idd4w_ma": v["IDD4W"], "idd5ab_ma": v["IDD5AB"], "idd5pb_ma": v["IDD5PB"],
+            "idd4r_ma": v["IDD4R"], "idd4w_ma": v["IDD4W"], "idd5ab_ma": v["IDD5AB"], "idd5pb_ma": given.get("IDD5PB"),  # its default, 5 mA, lies below standby
         },
         "notes": notes,
     }  # fmt: skip

@@ -19,6 +19,7 @@ from .config import DramConfig, load_dram
 from .energy import charge
 from .timing import rules
 
+MOST_IN_FLIGHT = 1 << 24  # requests of a port: more have no effect, and their ring would fill this machine
 END_OF_TIME = 1 << 59  # [clocks]
 
 
@@ -42,8 +43,8 @@ class Port:
             value = getattr(self, name)
             if name == "outstanding" and value is None:
                 continue
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise InputError(f"Port.{name} = {value!r} must be a whole number of at least 1")
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 1 <= value <= MOST_IN_FLIGHT:
+                raise InputError(f"{name}={value!r} must be a whole number from 1 to {MOST_IN_FLIGHT}")
 
 
 class Ticket:

@@ -29,7 +29,7 @@ def read_trace(path: str | Path) -> Iterator[Chunk]:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"trace {str(path)!r} does not exist")
+        raise InputError(f"trace {str(path)!r} {'is a directory' if path.is_dir() else 'does not exist'}")
     if path.suffix == ".npz":
         yield _read_npz(path)
         return
@@ -43,7 +43,7 @@ def read_trace(path: str | Path) -> Iterator[Chunk]:
             if row is None or (kind is not None and (row[2] is None) != kind):
                 raise InputError(
                     f"{path}, line {number}: {line.strip()!r} is not a request; write 'LD 0x40' or 'ST 0x40' "
-                    "(Ramulator), or '0x40 READ 17' or '0x40 WRITE 17' (DRAMsim3), one form in a file"
+                    "(Ramulator), or '0x40 READ 17' or '0x40 WRITE 17' (DRAMsim3), one form in a file, numbers from 0 to 2^62"
                 )
             kind = row[2] is None
             rows.append(row)
@@ -59,12 +59,15 @@ def read_trace(path: str | Path) -> Iterator[Chunk]:
 def _parse(words: list[str]) -> tuple[int, bool, int | None] | None:
     try:
         if words[0].upper() in _READS and len(words) == 2:
-            return int(words[1], 0), _READS[words[0].upper()], None
-        if len(words) == 3 and words[1].upper() in _READS:
-            return int(words[0], 16), _READS[words[1].upper()], int(words[2])
+            request = int(words[1], 0), _READS[words[0].upper()], None
+        elif len(words) == 3 and words[1].upper() in _READS:
+            request = int(words[0], 16), _READS[words[1].upper()], int(words[2])
+        else:
+            return None
     except ValueError:
-        pass
-    return None
+        return None
+    numbers_fit = all(0 <= number < 2**62 for number in (request[0], request[2] or 0))
+    return request if numbers_fit else None
 
 
 def _chunk(rows: list[tuple[int, bool, int | None]]) -> Chunk:

@@ -98,3 +98,28 @@ def test_addresses_beyond_capacity(name):
         replay(np.array([0, end]), False, config)
     with pytest.raises(InputError, match="addresses: -64 is negative"):
         replay(np.array([-64]), False, config)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"timing": {"nRCD_read": True}}, "nRCD_read"),
+        ({"organization": {"channels": 1 << 20}}, "channels"),
+        ({"energy": {"idd0_ma": 1.0}}, "activate_j"),
+        ({"energy": {"idd4r_ma": -3.0}}, "idd4r_ma"),
+    ],
+)
+def test_slips_are_named(change, said):
+    with pytest.raises(InputError, match=said):
+        load_dram("ddr4_3200").replace(**change)
+
+
+def test_a_published_energy_is_not_negative():
+    with pytest.raises(InputError, match="activate_pj"):
+        load_dram("hbm2").replace(energy={"activate_pj": -1.0})
+
+
+def test_a_key_given_twice_in_an_ini(tmp_path):
+    (tmp_path / "twice.ini").write_text("[timing]\ntRCD = 22\ntRCD = 30\n")
+    with pytest.raises(InputError, match="line 3: tRCD is given a second time"):
+        load_dram(tmp_path / "twice.ini")

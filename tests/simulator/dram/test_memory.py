@@ -167,9 +167,9 @@ def test_late_and_wrong_requests():
         memory.request(10**9, np.array([0]), port=1)
     with pytest.raises(InputError, match="ready_fs has shape"):
         memory.request(10**9, np.array([0, 64]), ready_fs=np.array([0]))
-    with pytest.raises(InputError, match="Port.outstanding = 0"):
+    with pytest.raises(InputError, match="outstanding=0"):
         Port(outstanding=0)
-    with pytest.raises(InputError, match="Port.lookahead = 1.5"):
+    with pytest.raises(InputError, match="lookahead=1.5"):
         Port(lookahead=1.5)
     with pytest.raises(InputError, match="ports = 0"):
         Dram("ddr4_3200", [])
