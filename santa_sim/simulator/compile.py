@@ -56,6 +56,12 @@ class Region:
     def useful_bytes(self) -> int:
         return self.nbytes - self.skip
 
+    @property
+    def end(self) -> int:
+        """First address behind it."""
+        pieces = -(-self.nbytes // self.piece)
+        return self.first + (pieces - 1) * self.stride + self.nbytes - (pieces - 1) * self.piece
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
@@ -70,6 +76,11 @@ class Rows:
     @property
     def useful_bytes(self) -> int:
         return self.row_bytes * len(self.rows)
+
+    @property
+    def end(self) -> int:
+        """First address behind the last of them."""
+        return self.first + int(self.rows.max()) * self.stride + self.row_bytes
 
 
 @dataclasses.dataclass(slots=True)

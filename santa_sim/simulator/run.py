@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import InputError
 from ..trace import Trace
 from . import accounting
 from .compile import Program, compile_trace
@@ -110,10 +111,18 @@ def _port(env, machine: Hardware, program: Program) -> MemoryPort:
     """The machine's memory, in its environment."""
     if machine.memory.model == "bandwidth":
         return DirectPort(env, BandwidthMemory(machine.memory), machine.gather.outstanding)
-    rows = [item.gather for group in program.groups for stage in group.items.values() for item in stage if item.gather]
+    items = [item for group in program.groups for stage in group.items.values() for item in stage]
+    rows = [item.gather for item in items if item.gather]
+    config = machine.memory.config
+    reach = max([region.end for item in items for region in (*item.reads, *item.writes)] + [row.end for row in rows], default=0)
+    if reach > config.organization.capacity_bytes:
+        raise InputError(
+            f"the trace's buffers reach to byte {reach:,}; the memory of {machine.name}, {config.name}, holds "
+            f"{config.organization.capacity_bytes:,}: give it more stacks, ranks or rows, or run a smaller workload"
+        )
     widest = max((row.row_bytes for row in rows), default=1)
     bursts = -(-widest // machine.memory.burst_bytes)
-    return BankPort(env, machine.memory.config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S))
+    return BankPort(env, config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S))
 
 
 def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float | str]:

@@ -1,10 +1,12 @@
 """A machine on a bank-level DRAM: what is asked is served is charged, and what must not depend on what."""
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import santa_sim
+from santa_sim.errors import InputError
 from santa_sim.hardware import load_hardware
 from santa_sim.simulator import simulate
 from santa_sim.simulator.dram import load_dram
@@ -93,3 +95,10 @@ def test_dense_attention_over_128k_keys():
     assert result.bound_by == "dram"
     assert result.memory["reads_completed"] * 32 == result.useful_bytes["total"] - result.useful_bytes["output_write"]
     assert result.memory["row_hit_rate"] > 0.9
+
+
+def test_a_memory_too_small_for_the_cache_is_named(make_trace, tmp_path):
+    small = load_dram("hbm3").replace(organization={"rows": 16}).model_dump()
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**small, "name": "small"}))
+    with pytest.raises(InputError, match="memory of mac_hbm3.*small, holds 8,388,608"):
+        simulate(make_trace("sdpa", n_k=(16384,), d=64, kv_heads=4, tile=1024), machine(tmp_path / "small.yaml"))
