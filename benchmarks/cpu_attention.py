@@ -103,7 +103,7 @@ def main() -> None:
     rows = measure(arguments.rounds)
     lines = [
         "# S²ANTA-sys against torch's dense attention, CPU", "",
-        f"One decode step, H = {H}, H_kv = {H_KV}, d = {D}, n_k = {N_K:,}, S = {S}; {THREADS} threads each, {arguments.rounds} rounds of {TIMED} in turn;",
+        f"One decode step, H = {H}, H_kv = {H_KV}, d = {D}, n_k = {N_K:,}, S = {S}, scaled thresholds; {THREADS} threads each, {arguments.rounds} rounds of {TIMED} in turn;",
         f"{cpu_name()}; torch {torch.__version__}, numba {numba.__version__}. Written by `benchmarks/cpu_attention.py`.", "",
         "| storage | what | median [ms] | quartiles [ms] | times as fast as the better SDPA |",
         "|---|---|---|---|---|",
