@@ -16,7 +16,7 @@ from .attention import check_tensors, reject_unknown, run_kernel
 from .errors import InputError
 from .hardware import Hardware, load_hardware
 from .jit import cache_is_cold
-from .methods.spec import PRECISIONS, SAMPLED, Spec
+from .methods.spec import SAMPLED, Spec
 from .simulator import Result, simulate
 from .tensors import make_tensors
 from .trace import Trace
@@ -28,7 +28,7 @@ _PRECISION_OF = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _DTYPE_OF = {precision: dtype for dtype, precision in _PRECISION_OF.items()}
 _OPTIONS = ("S", "k", "score", "B", "hardware", "precision", "seed", "kernel", "tile", "allocation", "sampler", "value_format",
             "tensor_seed", "progress")  # fmt: skip
-DENSE_DEFAULT, SAMPLED_DEFAULT = "mac_hbm3", "adder_hbm3"
+_DENSE_DEFAULT, _SAMPLED_DEFAULT = "mac_hbm3", "adder_hbm3"
 
 
 def run(workload: str | Workload, method: str, S=None, *, k: int | None = None, score: str = "exact", B: int | None = None,
@@ -82,6 +82,13 @@ def make_trace(workload: str | Workload, method: str, S=None, *, k: int | None =
                        value_format, tensor_seed, progress, unknown)[0]  # fmt: skip
 
 
+def machine_for(method: str, hardware: str | Hardware | None) -> Hardware:
+    """The machine asked for, or where none is (None) the one that suits the method; see `run`."""
+    if hardware is None:
+        hardware = _SAMPLED_DEFAULT if method in SAMPLED else _DENSE_DEFAULT
+    return load_hardware(hardware)
+
+
 def _run_method(workload, method, S, k, score, B, hardware, precision, seed, kernel, tile, allocation, sampler, value_format,
                 tensor_seed, progress, unknown):  # fmt: skip
     reject_unknown("run", unknown, _OPTIONS)
@@ -95,7 +102,7 @@ def _run_method(workload, method, S, k, score, B, hardware, precision, seed, ker
     if spec.method in SAMPLED:
         for index in range(workload.layers):
             spec.samples_at(index, workload.layers)
-    machine = load_hardware((SAMPLED_DEFAULT if method in SAMPLED else DENSE_DEFAULT) if hardware is None else hardware)
+    machine = machine_for(method, hardware)
     if kernel == "cpu" and cache_is_cold():
         log.warning("compiling kernels: first run on this machine only, up to a minute")
     dtype = _DTYPE_OF.get(spec.precision, workload.dtype)
@@ -155,11 +162,8 @@ def _quality(spec: Spec, workload: Workload, inputs: _SameArrays, tensors: list,
                     values = np.ascontiguousarray(v[:, kv]).astype(np.float32)
                     for p in quality.attention_weights(q[0], k, kv):
                         traces.append(quality.variance_trace(spec.method, p, values, S))
-        mean = math.fsum(traces) / len(traces)
-        square = sum(float((e * e).sum()) for e in exact)
-        error["variance_trace"] = mean
-        error["expected_relative_l2"] = math.sqrt(math.fsum(traces) / square) if square > 0 else 0.0
+        total, square = math.fsum(traces), sum(float((e * e).sum()) for e in exact)
+        error["variance_trace"] = total / len(traces)
+        error["expected_relative_l2"] = math.sqrt(total / square) if square > 0 else 0.0
     return error
 
-
-__all__ = ["PRECISIONS", "make_trace", "run"]

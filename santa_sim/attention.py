@@ -187,8 +187,7 @@ def _stored(name: str, x: np.ndarray, storage: np.dtype) -> np.ndarray:
         return np.ascontiguousarray(x)
     with np.errstate(over="ignore"):
         stored = np.ascontiguousarray(x.astype(storage))
-    if not _all_finite(stored):
-        bad = tuple(np.argwhere(~np.isfinite(stored.astype(np.float32)))[0])
+    if (bad := _not_finite(stored)) is not None:
         raise InputError(f"{name}[{', '.join(map(str, bad))}] = {x[bad]} is beyond the range of {_precision_of(stored)}")
     return stored
 
@@ -238,9 +237,8 @@ def check_tensors(q, k, v, n_k: int | None = None) -> tuple[np.ndarray, np.ndarr
     if not 1 <= q.shape[0] <= k.shape[0]:
         raise InputError(f"q has {q.shape[0]} query positions, k has n_k = {k.shape[0]} keys; n_q must be 1 ... n_k")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not _all_finite(x):
-            bad = np.argwhere(~np.isfinite(x.astype(np.float32)))[0]
-            raise InputError(f"{name}[{', '.join(map(str, bad))}] is {x[tuple(bad)]}: Q, K and V must be finite")
+        if (bad := _not_finite(x)) is not None:
+            raise InputError(f"{name}[{', '.join(map(str, bad))}] is {x[bad]}: Q, K and V must be finite")
     return q, k, v, decode
 
 
@@ -256,8 +254,10 @@ def _none_special(bits, exponent):
     return special == 0
 
 
-def _all_finite(x: np.ndarray) -> bool:
-    """np.isfinite(x).all() in one pass over the bits."""
-    name = next(name for name, dtype in STORAGE.items() if dtype == x.dtype)
+def _not_finite(x: np.ndarray) -> tuple[int, ...] | None:
+    """Where the first inf or NaN of x is, or None; looked for in one pass over the bits."""
     unsigned = np.uint32 if x.itemsize == 4 else np.uint16
-    return bool(_none_special(np.ascontiguousarray(x).view(unsigned).reshape(-1), unsigned(_EXPONENTS[name])))
+    bits = np.ascontiguousarray(x).view(unsigned).reshape(-1)
+    if _none_special(bits, unsigned(_EXPONENTS[_precision_of(x)])):
+        return None
+    return tuple(np.argwhere(~np.isfinite(x.astype(np.float32)))[0])

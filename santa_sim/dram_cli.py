@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .api import DENSE_DEFAULT, SAMPLED_DEFAULT
+from .api import machine_for
 from .errors import InputError, choose
-from .hardware import Hardware, load_hardware
-from .methods.spec import SAMPLED
+from .hardware import Hardware
 from .report import si
 from .simulator.dram import Report, load_dram, read_trace, replay_chunks, write_trace
 from .simulator.dram.traces import FORMATS
@@ -61,7 +60,7 @@ def export_machine(method: str, form: str, hardware: str | None) -> Hardware | N
     """
     choose("format", form, TRACE_FORMATS)
     if form != "parquet":
-        return load_hardware(hardware or (SAMPLED_DEFAULT if method in SAMPLED else DENSE_DEFAULT))
+        return machine_for(method, hardware)
     if hardware is not None:
         raise InputError(
             f"hardware={hardware!r} has no say in a trace of format 'parquet'; give it to `santa-sim simulate`, or write "
