@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import threading
@@ -128,7 +129,24 @@ def _method_options(command: Callable) -> Callable:
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (SI units) instead of a table.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+# commands that live in modules of their own, imported when they are called
+_ELSEWHERE: dict[str, str] = {}
+
+
+class _Commands(click.Group):
+    """The commands of this file and those of _ELSEWHERE."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*self.commands, *_ELSEWHERE]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _ELSEWHERE:
+            return super().get_command(context, name)
+        module, _, attribute = _ELSEWHERE[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="santa-sim")
 def main() -> None:
     """What stochastic sparse attention costs on adder-centric and other machines."""

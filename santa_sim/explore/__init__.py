@@ -1,0 +1,1 @@
+"""Beyond one run: comparisons, sweeps, timelines, rooflines and whole decode steps."""

@@ -1,0 +1,1 @@
+"""A GPU as a machine: a trace played kernel by kernel."""
