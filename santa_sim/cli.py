@@ -11,7 +11,9 @@ import click
 from .cli_parts import Progress, json_option, method_options, readable_errors, writable
 
 # commands that live in modules of their own, imported when they are called
-_ELSEWHERE: dict[str, str] = {}
+_ELSEWHERE: dict[str, str] = {
+    "reproduce": "santa_sim.reproduce.command:command",
+}
 
 
 class _Commands(click.Group):
