@@ -7,28 +7,30 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from .errors import InputError
+from .errors import InputError, choose
+from .hardware_gpu import Gpu
 from .hardware_model import Hardware, MemoryModel, Technology
 from .schema import find_yaml, is_path, read_yaml, shown, validate
 from .simulator.dram.config import shipped_drams
 from .simulator.energy import EnergyTable, energy_tables, load_energy, scaled, scaling_note
 
 PACKAGE = "santa_sim.hwmodels"
+KINDS = ("accelerator", "gpu")
 
 
-def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
-    """Return a machine from a shipped name, a .yaml path, a mapping of the same fields, or a Hardware (returned as is).
+def load_hardware(hardware: str | Path | Mapping | Hardware | Gpu) -> Hardware | Gpu:
+    """Return a machine from a shipped name, a .yaml path, a mapping of the same fields, or a machine (returned as is).
 
     A file or mapping may start from another machine with `base: NAME_OR_PATH` and give only what differs. `energy` is
     the name or path of an energy table, or its fields; the table is scaled to the machine's `technology`. Paths in a
-    file are relative to that file, in a mapping to the working directory.
+    file are relative to that file, in a mapping to the working directory. `kind: gpu` makes it a Gpu (docs/gpu.md).
 
     Raises
     ------
     InputError
         The machine isn't known, or a field is unknown, missing or out of range (named, with its value).
     """
-    if isinstance(hardware, Hardware):
+    if isinstance(hardware, (Hardware, Gpu)):
         return hardware
     if isinstance(hardware, Mapping):
         if not hardware:
@@ -39,12 +41,15 @@ def load_hardware(hardware: str | Path | Mapping | Hardware) -> Hardware:
         where, data = str(path), _resolved(_fields(path), str(path), path.parent, (path.resolve(),))
         data.setdefault("name", path.stem)
     else:
-        raise InputError(f"hardware={shown(hardware)} must be a name, a .yaml path, a mapping or a Hardware")
+        raise InputError(f"hardware={shown(hardware)} must be a name, a .yaml path, a mapping, a Hardware or a Gpu")
     data.setdefault("name", "custom")
     try:
+        kind = choose("kind", data.pop("kind", "accelerator"), KINDS)
         table, note = _scaled_table(data)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+    if kind == "gpu":
+        return validate(Gpu, {"kind": kind, **data}, where)
     if note and isinstance(data.get("notes", ()), (list, tuple)):
         data["notes"] = [*data.get("notes", ()), note]
     memory = data.get("memory")

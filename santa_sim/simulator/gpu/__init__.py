@@ -1,1 +1,1 @@
-"""A GPU as a machine: a trace played kernel by kernel."""
+"""A GPU as a machine: a trace played kernel by kernel (docs/gpu.md)."""
