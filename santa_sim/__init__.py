@@ -14,6 +14,7 @@ if _util.find_spec("santa_sim.workloads") is None:  # this folder shadows an ins
 from .api import make_trace, run
 from .attention import attention
 from .errors import InputError, SimulationError
+from .explore.compare import compare
 from .hardware import Hardware, load_hardware
 from .methods.spec import METHODS, PRECISIONS, SCORES
 from .schema import shipped as _shipped
@@ -37,5 +38,5 @@ def list_hardware() -> list[str]:
 
 __all__ = [
     "METHODS", "PRECISIONS", "SCORES", "Hardware", "InputError", "Result", "SimulationError", "Trace", "Workload",
-    "attention", "list_hardware", "list_workloads", "load_dram", "load_hardware", "load_workload", "make_trace", "run", "simulate",
+    "attention", "compare", "list_hardware", "list_workloads", "load_dram", "load_hardware", "load_workload", "make_trace", "run", "simulate",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from .cli_parts import Progress, json_option, method_options, readable_errors, w
 
 # commands that live in modules of their own, imported when they are called
 _ELSEWHERE: dict[str, str] = {
+    "compare": "santa_sim.explore.command:compare",
     "reproduce": "santa_sim.reproduce.command:command",
 }
 
