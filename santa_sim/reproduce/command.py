@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from .items import ITEMS, NEEDS_MODEL, NOT_YET
 from .report import COLUMNS, Report, Section, cells, run, statistics_text
 from .rows import OUT
 
+_WIDTH = 140  # of tables that go to a file
 _STYLES = {"within": "green", "OUT": "bold red", "beside": "dim", "explained": "yellow"}
 
 
@@ -44,7 +46,7 @@ def command(items, folder, seed, fast, as_json) -> None:
 
     Example: santa-sim reproduce table8 table17 -o report
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
     def show(section: Section) -> None:
         if not as_json:
@@ -62,7 +64,7 @@ def command(items, folder, seed, fast, as_json) -> None:
 def _table(section: Section) -> Table:
     table = Table(title=f"{section.title}  ({section.item}, {section.seconds:.1f} s)", title_justify="left", title_style="bold",
                   box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left", caption_style="")  # fmt: skip
-    table.add_column("", overflow="fold")
+    table.add_column("", overflow="fold", min_width=30)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=column != "tolerance")
     table.add_column("unit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -150,12 +151,10 @@ def _section(name: str, seed: int, fast: bool, progress: Progress) -> Section:
 
 
 def number(value: float | None) -> str:
-    """A number for people: whole ones whole, others with four or five digits; '-' for none."""
+    """A number for people: whole ones whole, others with five digits; '-' for none."""
     if value is None:
         return "-"
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}"
-    return f"{value:,.2f}" if abs(value) >= 1000 else f"{value:.5g}" if abs(value) >= 10 else f"{value:.4g}"
+    return f"{int(value):,}" if math.isfinite(value) and float(value).is_integer() and abs(value) < 1e15 else f"{value:.5g}"
 
 
 def cells(row: Row) -> list[str]:
