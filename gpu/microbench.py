@@ -47,7 +47,7 @@ def run(progress: Callable[[str, int, int], None] | None = None, quick: bool = F
     quick : fewer sizes
     """
     cupy = device.require_cupy()
-    flush = Flush(kernel("touch"))
+    flush = Flush(kernel)
     largest = largest_bytes()
     buffer = cupy.zeros(largest // 4, np.uint32)
     sink = cupy.zeros(1024, np.uint32)
@@ -70,6 +70,12 @@ def largest_bytes() -> int:
     """The largest stream: 2 GB, or what a third of the free memory has room for."""
     free, _ = device.require_cupy().cuda.runtime.memGetInfo()
     return max(size for size in STREAM_BYTES if size <= max(MB, (free - FLUSH_BYTES) // 3))
+
+
+def quarter_of_cache() -> int:
+    """A quarter of the second-level cache, rounded down to a power of two [B]."""
+    number = device.require_cupy().cuda.runtime.getDevice()
+    return 1 << int(np.log2(device.attribute(number, "L2CacheSize") // 4))
 
 
 def _timed(call: Callable[[], object], flush) -> dict:
@@ -100,7 +106,7 @@ def launches(buffer, sink, flush, quick) -> list[dict]:
         key = {"kernels": count, "blocks": blocks, "threads": threads, "overlapped": early}
         records.append({**key, "how": "graph", **_timed(call, flush)})
         if blocks == 1 and not early:
-            timing = measure(call, flush, warm_up=3, timed=15)
+            timing = measure(call, flush, warm_up=3, timed=15)  # the flush runs long enough for the host to be ahead
             records.append({**key, "how": "stream", "seconds": timing.median_s, "least_s": timing.least_s})
             warm = measure(graph_of(call), None, warm_up=3, timed=15)
             records.append({**key, "how": "graph, caches warm", "seconds": warm.median_s, "least_s": warm.least_s})
@@ -110,9 +116,9 @@ def launches(buffer, sink, flush, quick) -> list[dict]:
     if device.capability(device.require_cupy().cuda.runtime.getDevice()) >= 90:
         for count in (2, 3, 4, 8, 16):
             record(count, 1, 32, True)
-    for blocks in (132, 1056, 8448, 65536):
-        record(1, blocks, 128, False)
-        record(1, blocks, 512, False)
+    for blocks in (132, 1056, 8448, 65536, 262144, 1048576):
+        record(1, blocks, 32, False)
+        record(1, blocks, 256, False)
     for blocks in (1056, 8448, 32768):
         record(2, blocks, 256, True)
         record(2, blocks, 256, False)
@@ -132,14 +138,16 @@ def streams(buffer, sink, flush, quick) -> list[dict]:
                 blocks = -(-size // (16 * loads * threads))
                 name = f"read_{hint}{loads}"
                 call = functools.partial(launch, kernel(name), blocks, threads, [pointer(buffer), n, pointer(sink)])
-                records.append({"what": "read", "evict_first": bool(hint), "loads": loads, "threads": threads, "bytes": size, **_timed(call, flush)})
+                for cache, cold in (("clean", flush.clean), ("dirty", flush)):
+                    records.append({"what": "read", "evict_first": bool(hint), "loads": loads, "threads": threads, "cache": cache,
+                                    "bytes": size, **_timed(call, cold)})  # fmt: skip
         for stores in (1, 4):
             call = functools.partial(launch, kernel(f"write_{stores}"), -(-size // (16 * stores * THREADS)), THREADS, [pointer(buffer), n])
-            records.append({"what": "write", "loads": stores, "threads": THREADS, "bytes": size, **_timed(call, flush)})
+            records.append({"what": "write", "loads": stores, "threads": THREADS, "cache": "dirty", "bytes": size, **_timed(call, flush)})
         half = ctypes.c_int64(size // 32)
         call = functools.partial(launch, kernel("copy_4"), -(-size // (128 * THREADS)), THREADS,
                                  [pointer(buffer), pointer(buffer, size // 2), half])  # fmt: skip
-        records.append({"what": "copy", "loads": 4, "threads": THREADS, "bytes": size, **_timed(call, flush)})
+        records.append({"what": "copy", "loads": 4, "threads": THREADS, "cache": "dirty", "bytes": size, **_timed(call, flush)})
     _clear(buffer)
     return records
 
@@ -165,7 +173,7 @@ def in_flight(buffer, sink, flush, quick) -> list[dict]:
 def strided(buffer, sink, flush, quick) -> list[dict]:
     """Rows of 256 B, of one of eight interleaved arrays to a block of 128 rows: consecutive bytes, in pieces."""
     records = []
-    for size in STREAM_BYTES[2::2]:
+    for size in STREAM_BYTES[2:]:
         if size > buffer.nbytes:
             continue
         rows = size // (8 * 256)
@@ -189,8 +197,9 @@ def gathers(buffer, sink, flush, quick) -> list[dict]:
                         launch, kernel(f"gather_{at_once}"), -(-threads // THREADS), THREADS,
                         [pointer(buffer), ctypes.c_int32(bits), ctypes.c_int64(count), ctypes.c_int32(row // 16), pointer(sink)],
                     )  # fmt: skip
-                    records.append({"array_bytes": array, "row_bytes": row, "density": density, "rows": count, "loads": at_once,
-                                    "bytes": count * row, **_timed(call, flush)})  # fmt: skip
+                    for cache, cold in (("clean", flush.clean), ("dirty", flush)):
+                        records.append({"array_bytes": array, "row_bytes": row, "density": density, "rows": count, "loads": at_once,
+                                        "cache": cache, "bytes": count * row, **_timed(call, cold)})  # fmt: skip
     return records
 
 
@@ -199,7 +208,7 @@ def second_level(buffer, sink, flush, quick) -> list[dict]:
     number = device.require_cupy().cuda.runtime.getDevice()
     blocks = 8 * device.attribute(number, "MultiProcessorCount")
     records = []
-    for size in (4 * MB, 16 * MB, 32 * MB):
+    for size in (4 * MB, quarter_of_cache(), 32 * MB):
         for rounds in (8, 40):
             call = functools.partial(launch, kernel("read_again"), blocks, THREADS,
                                      [pointer(buffer), ctypes.c_int64(size // 16), ctypes.c_int32(rounds), pointer(sink)])  # fmt: skip
@@ -227,10 +236,10 @@ def latencies(buffer, sink, flush, quick) -> list[dict]:
         records.append({"what": what, "footprint_bytes": footprint, "step_bytes": step, "hops": hops, "cycles_per_hop": cycles / hops,
                         "seconds": nanoseconds / hops * 1e-9, "first_hop_cycles": first})  # fmt: skip
 
-    record("second-level cache", 2 * MB, 256, 2048, 8192, False)
+    record("second-level cache", quarter_of_cache(), 128, 4096, 2 * quarter_of_cache() // 128, False)
     for footprint in (64 * MB, 256 * MB, 1024 * MB, 2048 * MB):
         if footprint <= buffer.nbytes:
-            record("memory, cold", footprint, 4096, 1024, 0, True)
+            record("memory, cold", footprint, 128, 2048, 0, True)
     record("memory, another page each time", min(2048 * MB, buffer.nbytes), 2 * MB, min(512, buffer.nbytes // (2 * MB)), 0, True)
     record("memory, another page each time, pages known", 64 * MB, 16384, 1024, 0, True)
     for _ in range(2):

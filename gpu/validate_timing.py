@@ -41,14 +41,20 @@ def summary(times_s) -> Timing:
 
 
 class Flush:
-    """A buffer that is updated in place to make the caches cold."""
+    """A buffer that is updated in place to make the caches cold and dirty (Appendix Q), or read, which leaves them clean."""
 
-    def __init__(self, touch, bytes_: int = FLUSH_BYTES):
+    def __init__(self, kernel: Callable[[str], object], bytes_: int = FLUSH_BYTES):
+        self.kernel = kernel
         self.array = device.require_cupy().zeros(bytes_ // 4, np.float32)
-        self.touch = touch
+        self.sink = device.require_cupy().zeros(1, np.uint32)
 
     def __call__(self) -> None:
-        launch(self.touch, 132 * 16, 512, [pointer(self.array), ctypes.c_int64(self.array.size)])
+        launch(self.kernel("touch"), 2048, 512, [pointer(self.array), ctypes.c_int64(self.array.size)])
+
+    def clean(self) -> None:
+        """Read the buffer."""
+        pieces = self.array.nbytes // 16
+        launch(self.kernel("read_4"), -(-pieces // 1024), 256, [pointer(self.array), ctypes.c_int64(pieces), pointer(self.sink)])
 
 
 def pointer(array, offset_bytes: int = 0) -> ctypes.c_void_p:

@@ -197,9 +197,9 @@ extern "C" __global__ void chase_atomics(u32 *x, int hops, u64 *times) {
 
 // ---- atomics: every thread adds `each` times; `apart` words between the addresses of neighbours, over `words` of them ----
 
-extern "C" __global__ void atomics(u32 *x, i64 words, i64 apart, int each) {
+extern "C" __global__ void atomics(float *x, i64 words, i64 apart, int each) {
     const i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    for (int i = 0; i < each; i++) atomicAdd(x + (thread * apart + (i64)i * 9973 * apart) % words, 1u);
+    for (int i = 0; i < each; i++) atomicAdd(x + (thread * apart + (i64)i * 9973 * apart) % words, 1.0f);
 }
 
 // ---- launches ----
