@@ -275,6 +275,8 @@ def _column(s, r, capacity, c, b, n, clk):
         s[L.N_WR_HIT] += hit
         s[L.WAITING_WRITES] -= 1
         s[L.LAST_WRITE] = max(s[L.LAST_WRITE], clk + s[L.WRITE_DELAY])
+        if s[L.KEEP] != 0:
+            r[slot(r, s[n + L.N_UID], capacity) + L.R_BANK] = clk
     else:
         s[L.N_RD] += 1
         s[L.N_RD_HIT] += hit
@@ -282,6 +284,8 @@ def _column(s, r, capacity, c, b, n, clk):
         uid = s[n + L.N_UID]
         while uid >= 0:
             q = slot(r, uid, capacity)
+            if s[L.KEEP] != 0:
+                r[q + L.R_BANK] = clk
             s[L.WAITING_READS] -= 1
             s[L.N_DONE_READS] += 1
             complete(s, r, capacity, uid, s[L.PORT_AT] + (uid & 255) * s[L.PORT_SIZE], done, True)

@@ -36,7 +36,7 @@ KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
     POLICY, CHANNELS, BANKS, GROUPS, RANKS, BANKS_PER_GROUP, BANKS_PER_RANK, GROUPS_PER_RANK,
     READ_SLOTS, WRITE_SLOTS, BANK_SLOTS, UNIFIED, BANKS_PER_QUEUE, QUEUES, DUAL, CLOSED, HIT_CAP, DRAIN_ABOVE,
     WRITE_HIGH, WRITE_LOW, REFRESH, REFRESH_INTERVAL, READ_DELAY, WRITE_DELAY, FAW, AW32, SHARED_BUS,
-    BURST_SHIFT,
+    BURST_SHIFT, KEEP,
     CHANNEL_AT, CHANNEL_SIZE, FIRST_AT, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS,
     PORT_AT, PORT_SIZE,
     # --- header: state
@@ -46,7 +46,7 @@ KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
     N_ACT, N_PRE, N_RD, N_WR, N_RD_HIT, N_WR_HIT, N_REF, N_REFB, N_REFRESH_PRE, N_FORWARDED, N_MERGED, N_COALESCED,
     N_DONE_READS, N_DONE_WRITES, QUEUED_CLOCKS, N_TICKS,
     RULES,
-) = range(69)  # fmt: skip
+) = range(70)  # fmt: skip
 HEADER = RULES + len(COMMANDS) * N_TARGETS * N_RELATIONS
 BEYOND = HEADER  # per command: bits of the targets that it holds back outside its own bank
 HEADER_SIZE = HEADER + len(COMMANDS)
@@ -79,6 +79,7 @@ NODE_SIZE = 10
  WINDOW_AT) = range(19)  # fmt: skip
 # --- one per request, in a second vector
 R_ADDRESS, R_CHANNEL, R_BANK, R_ROW, R_WRITE, R_READY, R_DONE, R_MERGED, R_TICKET, R_LEFT = range(10)
+# once a request is in a queue, R_ROW is -1 minus the clock of that, and with KEEP set R_BANK the clock of its column command
 REQUEST_SIZE = 10  # R_LEFT counts down in the first request of those handed in together, whose number is R_TICKET
 MAX_PORTS = 256  # a request's id is (number << 8) | port
 

@@ -75,6 +75,7 @@ class Dram:
     ----------
     config : DramConfig, or what `load_dram` takes
     ports : one `Port` per requester; their requests are independent streams, served in turn
+    keep : remember every request, for `served`; it changes no outcome
 
     Raises
     ------
@@ -82,12 +83,14 @@ class Dram:
         The configuration or a port is wrong.
     """
 
-    def __init__(self, config: DramConfig | str, ports: list[Port] | None = None) -> None:
+    def __init__(self, config: DramConfig | str, ports: list[Port] | None = None, keep: bool = False) -> None:
         self.config = load_dram(config)
         self.ports = list(ports) if ports is not None else [Port()]
         if not 1 <= len(self.ports) <= L.MAX_PORTS:
             raise InputError(f"ports = {len(self.ports)} of them; give between 1 and {L.MAX_PORTS}")
         self._state = build_state(self.config, self.ports)
+        self._state[L.KEEP] = self._keep = keep
+        self._handed_in: list[list[tuple[int, int]]] = [[] for _ in self.ports]  # (requests, clock), if kept
         self._capacity = max(1024, L.power_of_two_at_least(4 * max(port.lookahead for port in self.ports)))
         self._ring = np.zeros(len(self.ports) * self._capacity * L.REQUEST_SIZE, np.int64)
         self._mapping = self.config.mapping
@@ -141,6 +144,8 @@ class Dram:
             True,
         )  # fmt: skip
         self._open[port].append(ticket)
+        if self._keep:
+            self._handed_in[port].append((len(addresses), self._clocks(now_fs)))
         return ticket
 
     def _check(self, now_fs: int, addresses: np.ndarray, port: int) -> None:
@@ -161,6 +166,8 @@ class Dram:
 
     def _retire(self, number: int) -> None:
         """Give up the places of a port's oldest requests as far as they have completed."""
+        if self._keep:
+            return
         p = self._port(number)
         first, end = self._first_open(number), int(self._state[p + L.SUBMITTED])
         requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)[number]
@@ -250,6 +257,8 @@ class Dram:
                 if ticket.complete:
                     done.append(ticket)
             self._open[number] = [ticket for ticket in tickets if not ticket.complete]
+            if self._keep:
+                continue
             if whole and self._open[number]:  # what was handed in before the oldest open ticket has completed
                 self._state[self._port(number) + L.FIRST] = self._open[number][0].first
                 continue
@@ -264,6 +273,24 @@ class Dram:
         """Commands issued and requests served so far."""
         s = self._state
         return {name: int(s[field]) for name, field in _COUNTERS.items()}
+
+    def served(self) -> np.ndarray:
+        """What the column commands were for, of a memory that keeps its requests (after `finish`).
+
+        Returns
+        -------
+        int64 [n, 5] : (pseudo-)channel, 1 for a write, clocks at which it was handed in, taken into its channel's queue,
+            and served by a column command; merged, forwarded and coalesced requests had none
+        """
+        s, rows = self._state, []
+        requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)
+        for number, handed_in in enumerate(self._handed_in):
+            of_port = requests[number, : sum(n for n, _ in handed_in)]
+            clocks = np.repeat(*np.array(handed_in, np.int64).reshape(-1, 2).T[::-1])
+            channel = (of_port[:, L.R_CHANNEL] - s[L.CHANNEL_AT]) // s[L.CHANNEL_SIZE]
+            table = np.stack([channel, of_port[:, L.R_WRITE], clocks, -1 - of_port[:, L.R_ROW], of_port[:, L.R_BANK]], 1)
+            rows.append(table[of_port[:, L.R_ROW] < 0])
+        return np.concatenate(rows)
 
     def queueing(self) -> tuple[float, float]:
         """Transactions queued in a (pseudo-)channel, mean over time; wait for a column command, mean over transactions  [s]."""
