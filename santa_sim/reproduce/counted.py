@@ -1,8 +1,9 @@
-"""Counts of a kernel's run beside formulas: the published ones as text, and the closed forms."""
+"""Counts and bytes of a kernel's run, and the formulas beside them: the published ones as text, and the closed forms."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from ..analysis.closed_forms import Counts
 from ..trace import Trace
@@ -33,3 +34,13 @@ def published_counts(formulas: dict[str, str], shifts: bool = False, **symbols: 
 def differing(counts: dict[str, float], form: Counts) -> int:
     """How many of the counts aren't the closed form's."""
     return sum(value != getattr(form, metric) for metric, value in counts.items())
+
+
+def bytes_read(items: pd.DataFrame, buffer: str) -> np.ndarray:
+    """Bytes of a buffer that each work item streams in or gathers, int [items]."""
+    counts = np.zeros(len(items), np.int64)
+    columns = ("stream_buffer", "stream_bytes", "stream_write", "gather_buffer", "gather_rows", "gather_row_bytes")
+    for place, (names, sizes, writes, gathered, rows, row) in enumerate(zip(*(items[column] for column in columns))):
+        counts[place] = sum(int(size) for name, size, write in zip(names, sizes, writes) if name == buffer and not write)
+        counts[place] += len(rows) * int(row) if gathered == buffer else 0
+    return counts

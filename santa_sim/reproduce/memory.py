@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..api import make_trace
 from ..trace import Trace
 from ..workload import load_workload
+from .counted import bytes_read
 from .items import Progress, published
 from .rows import Found, Row
 
@@ -14,18 +15,12 @@ ITEM = "memory"
 S = 128
 
 
-def streamed_bytes(trace: Trace, buffer: str) -> int:
-    """Bytes of a buffer that a trace's items stream."""
-    columns = zip(trace.items["stream_buffer"], trace.items["stream_bytes"])
-    return sum(int(count) for names, counts in columns for name, count in zip(names, counts) if name == buffer)
-
-
 def reproduce(progress: Progress, seed: int, fast: bool) -> Found:
     workload = load_workload("llama8b_decode_32k")
     n_k, H_kv, d, H = workload.lengths[0], workload.kv_heads, workload.head_dim, workload.heads
     progress("dense", 0, 2)
     dense = make_trace(workload, "sdpa", seed=seed, tensor_seed=seed)
-    kv = streamed_bytes(dense, "k") + streamed_bytes(dense, "v")
+    kv = _kv_bytes(dense)
     progress("sampled", 1, 2)
     sampled = make_trace(workload, "s2anta-prop", S, seed=seed, tensor_seed=seed)
     per_head = sampled.total("value_reads") / (H * d)
@@ -35,11 +30,10 @@ def reproduce(progress: Progress, seed: int, fast: bool) -> Found:
         Row(ITEM, "the same", kv / 1e6, expected=2 * n_k * H_kv * d * 2 / 1e6, tolerance=0, unit="MB"),
         Row(ITEM, f"V rows read per query head, S = {S}", 100 * per_head / n_k, expected=100 * S / n_k, tolerance=0, unit="% of n_k",
             note="S / n_k; a row that is drawn twice counts twice"),
-        Row(ITEM, f"K and V bytes of the sampled step, S = {S}", (streamed_bytes(sampled, "k") + gathered_bytes(sampled)) / 1e6,
+        Row(ITEM, f"K and V bytes of the sampled step, S = {S}", _kv_bytes(sampled) / 1e6,
             unit="MB", note="K is read whole; a group reads each of its rows of V once"),
     ))  # fmt: skip
 
 
-def gathered_bytes(trace: Trace) -> int:
-    """Bytes of the rows that a trace's items gather."""
-    return sum(len(rows) * int(size) for rows, size in zip(trace.items["gather_rows"], trace.items["gather_row_bytes"]))
+def _kv_bytes(trace: Trace) -> int:
+    return sum(int(bytes_read(trace.items, buffer).sum()) for buffer in ("k", "v"))
