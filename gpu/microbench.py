@@ -288,15 +288,15 @@ def instructions(buffer, sink, flush, quick) -> list[dict]:
     cupy = device.require_cupy()
     cycles = cupy.zeros(1024, np.uint64)
     records = []
-    rounds = 256
+    rounds = 64
     for name in INSTRUCTIONS:
-        steps = rounds * 4 * (2 if name == "cvt" else 1)
+        steps = rounds * 32 * (2 if name == "cvt" else 1)
         for _ in range(2):
             launch(kernel(f"one_{name}"), 1, 32, [ctypes.c_int32(rounds), pointer(cycles), pointer(sink)], shared_bytes=4096)
         latency = float(cycles[0]) / steps
         for _ in range(2):
             launch(kernel(f"many_{name}"), 1, 1024, [ctypes.c_int32(rounds), pointer(cycles), pointer(sink)], shared_bytes=4096)
-        done = 4 * steps * (32 if name == "mma" else 1024)
+        done = steps * (32 if name == "mma" else 1024)
         records.append({"what": name, "latency_cycles": latency, "per_cycle": done / float(cycles[0])})
     return records
 

@@ -236,7 +236,7 @@ extern "C" __global__ void cluster_barriers(int rounds, u64 *cycles) {
 #endif
 }
 
-// ---- instructions: `rounds` times 4 in each of CHAINS independent chains of a thread; cycles[block] ----
+// ---- instructions: `rounds` times 32 of them, in one chain of a thread or in four side by side; cycles[block] ----
 
 __device__ __forceinline__ void ffma(float &x) { asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x) : "f"(0.999f), "f"(0.5f)); }
 __device__ __forceinline__ void imad(u32 &x) { asm volatile("mad.lo.u32 %0, %0, %1, %2;" : "+r"(x) : "r"(0x9e3779b1u), "r"(12345u)); }
@@ -251,7 +251,7 @@ __device__ __forceinline__ void cvt(float &x) {  // to float64 and back: two con
     asm volatile("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(x));
     asm volatile("cvt.rn.f32.f64 %0, %1;" : "=f"(x) : "d"(wide));
 }
-__device__ __forceinline__ void shfl(u32 &x) { x = __shfl_xor_sync(FULL, x, 1) + 1; }
+__device__ __forceinline__ void shfl(u32 &x) { x = __shfl_xor_sync(FULL, x, 1); }
 __device__ __forceinline__ void ballot(u32 &x) { x += __ballot_sync(FULL, x & 1); }
 __device__ __forceinline__ void lds(u32 &x) {
     x = *(volatile u32 *)(table + x);
@@ -280,7 +280,7 @@ __device__ __forceinline__ u32 word(Four x) { return __float_as_uint(x.x[0] + x.
         __syncthreads(); \
         const u64 start = cycle_now(); \
         _Pragma("unroll 1") for (int round = 0; round < rounds; round++) { \
-            _Pragma("unroll") for (int again = 0; again < 4; again++) { \
+            _Pragma("unroll") for (int again = 0; again < 32 / chains; again++) { \
                 _Pragma("unroll") for (int i = 0; i < chains; i++) name(x[i]); \
             } \
         } \
