@@ -1,0 +1,109 @@
+"""Validate the GPU timing model on this machine's card: calibrate, predict, measure, judge, report.
+
+    python -m santa_sim.gpu.validate [--quick] [-o FOLDER] [--save-calibration my_gpu.yaml]      # the same as santa-sim validate
+
+Exit status: 0 all tolerances hold, 1 one is broken, 2 it can't run. Micro-benchmarks calibrate the machine; the kernels that
+are predicted are never fitted. What was measured is kept as JSON and can be judged again without a card (`--from FILE`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..errors import InputError
+from ..hardware import load_hardware
+from . import device, validate_judge, validate_plots, validate_predict, validate_report
+from .validate_cells import Cell
+from .validate_judge import Verdict
+
+SCHEMA = "santa_sim.gpu_validation"
+Progress = Callable[[str, int, int], None]
+
+
+def measure(cells: Sequence[Cell], *, counters: bool = True, quick: bool = False, progress: Progress | None = None,
+            keep: Callable[[dict], None] | None = None) -> dict:  # fmt: skip
+    """Everything a verdict needs from this machine's card, as plain data; see `validate_collect.collect`.
+
+    Raises
+    ------
+    InputError
+        No CuPy or no GPU: says what to install.
+    """
+    device.require_cupy()
+    from . import validate_collect
+
+    works = validate_predict.works_of(cells, "gpu", progress)
+    raw = {"schema": SCHEMA, "works": works}
+    return raw | validate_collect.collect(cells, counters=counters, quick=quick, progress=progress,
+                                          keep=None if keep is None else lambda part: keep(raw | part))  # fmt: skip
+
+
+def load(path: str | Path) -> dict:
+    """A kept measurement.
+
+    Raises
+    ------
+    InputError
+        The file can't be read, or isn't one.
+    """
+    try:
+        raw = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: can't be read as a kept measurement: {error}") from None
+    if isinstance(raw, dict) and "raw" in raw:
+        raw = raw["raw"]
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raise InputError(f"{path} holds no measurement of `santa-sim validate`; give the validation.json that it wrote")
+    return raw
+
+
+def judge_run(raw: dict, machine=None) -> tuple[dict, list[Verdict]]:
+    """Predict the cells of a measurement from its own micro-benchmarks and compare: the result as plain data, the verdicts.
+
+    `machine`: a Gpu, or a .yaml with a calibration, to predict with in place of this run's micro-benchmarks.
+
+    Raises
+    ------
+    InputError
+        A micro-benchmark failed, so that there is no calibration.
+    """
+    fields = validate_predict.machine_of(raw)
+    machine = load_hardware(fields if machine is None else machine)
+    names = [field.name for field in dataclasses.fields(Cell)]
+    cells = [Cell(**{name: record[name] for name in names}) for record in raw["cells"] if "refused" not in record]
+    predicted = validate_predict.predict_cells(cells, raw["works"], machine)
+    peak = validate_predict.peak_bandwidth(raw["card"])
+    counters = raw.get("counters", {})
+    time = validate_judge.time_rows(raw["cells"], predicted, peak)
+    dense = {(c.n_k, c.batch, c.precision): validate_predict.dense_bytes(validate_predict.work_for(c, raw["works"])) for c in cells}
+    bytes_ = validate_judge.dense_rows(counters, dense) + validate_judge.byte_rows(counters, predicted)
+    verdicts = [*validate_judge.time_verdicts(time), *validate_judge.byte_verdicts(bytes_, counters), validate_judge.output_verdict(raw["cells"])]
+    result = {
+        "schema": SCHEMA, "machine": fields, "predicted": predicted, "time": time, "bytes": bytes_,
+        "speed_ups": validate_judge.speed_ups(raw["cells"], raw.get("peers", [])),
+        "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts], "raw": raw,
+    }  # fmt: skip
+    return result, verdicts
+
+
+def write(result: dict, verdicts: Sequence[Verdict], folder: str | Path) -> list[Path]:
+    """Write validation.json, validation.md and the plots; the paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    plots = validate_plots.draw(result, folder)
+    (folder / "validation.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / "validation.md").write_text(validate_report.markdown(result, verdicts, plots))
+    return [folder / name for name in ("validation.json", "validation.md", *plots)]
+
+
+def main() -> None:
+    from ..validate_command import validate
+
+    validate()
+
+
+if __name__ == "__main__":
+    main()
