@@ -1,27 +1,34 @@
-"""Sampled and top-k decode attention on an NVIDIA GPU: the fast build behind `decode`, the counting build behind `run_layer`."""
+"""Decode attention on an NVIDIA GPU: every method and score stage; the fast build, and the counting build that fills the trace."""
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import math
 
 import numpy as np
 
-from ..attention import STORAGE
 from ..errors import InputError
-from ..methods import accumulate, budgets, draw, exact, topk
-from ..methods import kernel as cpu
-from ..methods.layer import Layer
+from ..methods import accumulate, bernoulli, budgets, draw, exact, topk
 from ..methods.spec import Spec
 from . import build, device
 
 _SAMPLE_BYTES = 48  # one entry of sample.cu's list of samples
-_KERNELS = {build.FLASH: ("flash", "merge"), build.TOPK: ("score", "topk")}  # else score, sample
-_TILE_BYTES = (8, 24, 16, 16, 0, 0)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
+_TILE_BYTES = (8, 24, 16, 16)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
 _LARGEST_PER_SPLIT = 512
 _LARGEST_GRID = 65535  # blocks along y and z (CUDA C++ programming guide, technical specifications)
 _LARGEST_CLUSTER = 8  # portable cluster size (CUDA C++ programming guide, thread block clusters)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """One kernel of a step and how it is launched; `cluster` is the blocks along x that form one, or 0."""
+
+    name: str
+    kernel: object
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    cluster: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +38,10 @@ class Plan:
     One plan serves one stream at a time: its work space holds the step that is running.
 
     spec : method and budgets;  batch, H, H_kv, d : B and the heads;  n_most : keys of the longest sequence
-    tile : keys per tile;  S : samples per head;  splits, per_split : blocks of a head in the second kernel, samples of a block
+    tile : keys per tile;  S : samples per head (top-k: keys, dense: 0)
+    splits, per_split : blocks of a head in the last kernel, samples of a block
+    stages : the kernels, in order;  overlap : each may start while the one before it ends
+    work : the arrays between the kernels, by the kernels' names for them
     """
 
     spec: Spec
@@ -45,20 +55,40 @@ class Plan:
     splits: int
     per_split: int
     device: int
-    method: int
-    kernels: tuple
-    key_bytes: int
-    shared_bytes: int
-    u: object
-    m: object
-    ell: object
-    partial: object
-    tickets: object
-    rows: object
-    weights: object
-    cluster: bool
+    stages: tuple[Stage, ...]
     overlap: bool
+    work: dict
     counts: Counts | None
+
+    @property
+    def T(self) -> int:
+        """Tiles of the longest sequence."""
+        return -(-self.n_most // self.tile)
+
+    @property
+    def u(self):
+        """The stash, float32 [B, H_kv, T, G, tile rounded up to 4]; top-k's holds the scores."""
+        return self.work["u"]
+
+    @property
+    def m(self):
+        """The tiles' maxima, float32 [B, H, T]."""
+        return self.work["m"]
+
+    @property
+    def ell(self):
+        """The tiles' sums, float64 [B, H, T]."""
+        return self.work["ell"]
+
+    @property
+    def feature_major(self) -> bool:
+        """Whether K comes feature-major, [B, H_kv, d, n]."""
+        return self.spec.score != "exact"
+
+    @property
+    def cluster(self) -> bool:
+        """Whether a head's blocks add up through their cluster's shared memory."""
+        return any(stage.cluster for stage in self.stages)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,14 +96,23 @@ class Counts:
     """What the counting build fills, on the device; the arrays of the CPU's `Result`, led by the sequence."""
 
     scores: object  # [B, H_kv, T, 8]
+    sampling: object  # [B, H_kv, 5]
+    drawn: object  # int32 [B, H_kv, G, d], draws of each feature with the query's sign
     global_step: object  # [B, H_kv, 9], or top-k's selection [B, H_kv, 4]
     drawing: object  # [B, H_kv, T, 4]
     values: object  # [B, H_kv, T, 4]
     merging: object  # [B, H_kv, 3]
+    tile_merging: object  # [B, H_kv, T, 3], dense attention's
     budgets: object  # [B, H, T]
     rows: object  # int32 [B, H, S or more], drawn keys in sample order, then -1
     masses: object  # float64 [B, H, T]
     heaps: object  # int32 [B, H, T], work space
+
+
+# the kernels' names for what `Counts` holds
+_COUNTERS = {"score_counts": "scores", "feature_counts": "sampling", "drawn": "drawn", "budget_counts": "global_step",
+             "select_counts": "global_step", "draw_counts": "drawing", "value_counts": "values", "merge_counts": "merging",
+             "dense_counts": "tile_merging", "budgets": "budgets", "rows": "rows", "tile_masses": "masses", "heaps": "heaps"}  # fmt: skip
 
 
 def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *, S: int | None = None, tile: int = 128,
@@ -85,7 +124,8 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
 
     Parameters
     ----------
-    spec : a sampled method or top-k, exact scores, 'bf16' or 'fp16'
+    spec : any method and score stage, 'bf16' or 'fp16'.  Bernoulli scores read a feature-major K at full width where `tile`
+        is a multiple of 8.
     batch : B, sequences;  H, H_kv : query and KV heads;  d : 64, 128 or 256;  n_most : keys of the longest sequence
     S : samples per head (top-k: keys); None takes the spec's
     instrument : the counting build;  cluster, overlap : use thread block clusters, programmatic dependent launch;
@@ -95,7 +135,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     Raises
     ------
     InputError
-        No CuPy or GPU; a method, type, dimension, group or tile that the kernels don't take.
+        No CuPy or GPU; a type, dimension, group, tile or budget that the kernels don't take.
     """
     cupy = device.require_cupy()
     for name, value in (("batch", batch), ("H", H), ("H_kv", H_kv), ("n_most", n_most)):
@@ -103,88 +143,135 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
             raise InputError(f"{name}={value!r} must be a whole number of at least 1")
     if H % H_kv:
         raise InputError(f"H={H} query heads are not a multiple of H_kv={H_kv} KV heads")
-    S = (spec.k if spec.method == "topk" else spec.samples) if S is None else S
+    method = build.method_number(spec)
+    if method == build.DENSE:
+        S = 0
+    elif S is None:
+        S = spec.k if method == build.TOPK else spec.samples
     if not isinstance(S, int):
         raise InputError(f"S={S!r}: a plan serves one layer; give its own S")
+    if method == build.FLASH and S >= 2**22:
+        raise InputError(f"S={S}: the flash form draws up to {2**22 - 1} samples on the GPU; use kernel='cpu'")
+    S = min(S, n_most) if method == build.TOPK else S
     number = cupy.cuda.runtime.getDevice()
+    multiprocessors = device.attribute(number, "MultiProcessorCount")
     G, T = H // H_kv, -(-n_most // tile)
     modern = device.capability(number) >= 90
-    method = build.method_number(spec)
-    if method == build.FLASH:
-        if S >= 2**22:
-            raise InputError(f"S={S}: the flash form draws up to {2**22 - 1} samples on the GPU; use kernel='cpu'")
-        splits, per_split = (min(_LARGEST_CLUSTER, -(-T // 32)) if modern and cluster is not False else 1), 0
-    elif method == build.TOPK:
-        S, splits, per_split = min(S, n_most), 1, 0
-    else:
+    clusters = modern if cluster is None else cluster
+    threads, splits, per_split = build.THREADS, 1, 0
+    if method in (build.FLASH, build.DENSE):
+        splits = min(_LARGEST_CLUSTER, -(-T // 32)) if clusters else 1
+    elif method != build.TOPK:
         # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets
-        wanted = max(1, 2 * device.attribute(number, "MultiProcessorCount") // (batch * H))
-        at_once = build.THREADS // 32 * build.AT_ONCE
-        per_split = min(_LARGEST_PER_SPLIT, at_once * math.ceil(S / (wanted * at_once)))
+        threads = build.THREADS if batch * H < 2 * multiprocessors else build.THREADS // 2
+        wanted, teams = max(1, 2 * multiprocessors // (batch * H)), threads // build.TEAM[tile <= 128]
+        per_split = min(_LARGEST_PER_SPLIT, teams * math.ceil(S / (wanted * teams)))
         splits = -(-S // per_split)
-    overlap = modern if overlap is None else overlap
-    cluster = (modern if cluster is None else cluster) and 1 < splits <= _LARGEST_CLUSTER
+    clusters = clusters and 1 < splits <= _LARGEST_CLUSTER
     # K through shared memory where three tiles fit on a multiprocessor, so that two load while one is scored
-    key_bytes = 2 * d * build.WARP_KEYS[d] * -(-tile // build.WARP_KEYS[d])
-    staged = 3 * (key_bytes + 6144) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor") if staged is None else staged
-    key_bytes *= staged
-    variant = build.variant(spec, d, G, tile, cluster, instrument)
-    first = dataclasses.replace(variant, cluster=False, staged=staged, method=method if method in _KERNELS else 0)
-    names = _KERNELS.get(method, ("score", "sample"))
-    kernels = [build.load(name, v, number) for name, v in zip(names, (first, variant), strict=True)]
-    shared_bytes = 4 * -(-T // splits) if method == build.FLASH else _SAMPLE_BYTES * per_split + T * _TILE_BYTES[method]
-    most = device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576
-    if shared_bytes > most or T > _LARGEST_GRID:
+    warps = -(-tile // build.WARP_KEYS[d]) if d in build.WARP_KEYS else 1
+    key_bytes = 2 * d * build.WARP_KEYS.get(d, 32) * warps
+    if staged is None:
+        staged = 3 * (key_bytes + 6144) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor")
+    staged = staged and spec.score == "exact"
+    variant = build.variant(spec, d, G, tile, staged=staged, cluster=clusters, threads=threads, instrument=instrument)
+    tiles, heads = (H_kv, T, batch), (splits, H, batch)
+    of_heads = splits if clusters else 0
+    launches = {  # grid, threads, bytes of shared memory, cluster
+        "features": ((H_kv, batch, 1), build.THREADS, 0, 0), "score": (tiles, 32 * warps, key_bytes * staged, 0),
+        "bernoulli": (tiles, build.BERNOULLI_THREADS, 0, 0), "flash": (tiles, 32 * warps, key_bytes * staged, 0),
+        "dense": (tiles, build.DENSE_THREADS, 0, 0), "merge": (heads, build.THREADS, 4 * -(-T // splits), of_heads),
+        "topk": (heads, build.THREADS, 0, 0),
+        "sample": (heads, threads, _SAMPLE_BYTES * per_split + T * (_TILE_BYTES[method] if method < build.FLASH else 0), of_heads),
+    }  # fmt: skip
+    names = build.stages(spec)
+    if T > _LARGEST_GRID or launches[names[-1]][2] > device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576:
         raise InputError(
             f"n_most={n_most} with tile={tile} makes {T} tiles, more than this GPU's shared memory (or a launch) has room for: "
             f"use a longer tile, up to {build.LARGEST_TILE}"
         )
     if batch > _LARGEST_GRID:
         raise InputError(f"batch={batch}: a launch takes up to {_LARGEST_GRID} sequences; split the batch")
-    for kernel, size in zip(kernels, (key_bytes, shared_bytes), strict=True):
-        if size > 24576:
-            kernel.max_dynamic_shared_size_bytes = size
-    stash = (batch, H_kv, T, G, -(-tile // 4) * 4)
-    partial = (batch, H, T if method == build.FLASH else splits, d)
+    stages = tuple(Stage(name, build.load(name, variant, number), *launches[name]) for name in names)
+    for stage in stages:
+        if stage.shared_bytes > 24576:
+            stage.kernel.max_dynamic_shared_size_bytes = stage.shared_bytes
     return Plan(
-        spec=spec, batch=batch, H=H, H_kv=H_kv, d=d, n_most=n_most, tile=tile, S=S, splits=splits, per_split=per_split, device=number,
-        method=method, kernels=tuple(kernels), key_bytes=key_bytes, shared_bytes=shared_bytes,
-        u=None if method == build.FLASH else cupy.empty(stash, cupy.float32), m=cupy.empty((batch, H, T), cupy.float32),
-        ell=cupy.empty((batch, H, T), cupy.float64), partial=cupy.empty(partial, cupy.float32),
-        tickets=cupy.zeros((batch, H), cupy.uint32), rows=cupy.full((batch, H, S), -1, cupy.int32) if method == build.TOPK else None,
-        weights=cupy.empty((batch, H, S), cupy.float32) if method == build.TOPK else None, cluster=cluster, overlap=overlap,
-        counts=_make_counts(batch, H, H_kv, T, S, method) if instrument else None,
+        spec=spec, batch=batch, H=H, H_kv=H_kv, d=d, n_most=n_most, tile=tile, S=S, splits=splits, per_split=per_split, device=number, stages=stages,
+        overlap=modern if overlap is None else overlap, work=_work_space(names, batch, H, H_kv, d, T, S, tile, splits),
+        counts=_make_counts(batch, H, H_kv, d, T, S, method) if instrument else None,
     )  # fmt: skip
 
 
-def _make_counts(batch: int, H: int, H_kv: int, T: int, S: int, method: int) -> Counts:
+def _work_space(names: tuple[str, ...], batch: int, H: int, H_kv: int, d: int, T: int, S: int, tile: int, splits: int) -> dict:
+    """The arrays between the kernels, by the kernels' names for them."""
+    empty, G = device.require_cupy().empty, H // H_kv
+    work = {"m": empty((batch, H, T), np.float32), "ell": empty((batch, H, T), np.float64)}
+    if "score" in names or "bernoulli" in names:
+        work["u"] = empty((batch, H_kv, T, G, -(-tile // 4) * 4), np.float32)
+    if "bernoulli" in names:
+        work["list"] = empty((batch, H_kv, d + 4), np.int32)
+        work["weights"] = empty((batch, H_kv, d, -(-G // 4) * 4), np.float32)
+        work["factors"] = empty((batch, H), np.float32)
+    if "merge" in names:
+        work["partials"] = empty((batch, H, T, d), np.float32)
+    if "sample" in names:
+        work["partial"] = empty((batch, H, splits, d), np.float32)
+        work["tickets"] = device.require_cupy().zeros((batch, H), np.uint32)
+    if "topk" in names:
+        work["selected"] = device.require_cupy().full((batch, H, S), -1, np.int32)
+        work["selected_scores"] = empty((batch, H, S), np.float32)
+    return work
+
+
+def _make_counts(batch: int, H: int, H_kv: int, d: int, T: int, S: int, method: int) -> Counts:
     cupy = device.require_cupy()
 
     def zeros(*shape, dtype=np.int64):
         return cupy.zeros(shape, dtype)
 
     return Counts(
-        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)),
+        scores=zeros(batch, H_kv, T, len(exact.SCORE_COUNTS)), sampling=zeros(batch, H_kv, len(bernoulli.FEATURE_COUNTS)),
+        drawn=zeros(batch, H_kv, H // H_kv, d, dtype=np.int32),
         global_step=zeros(batch, H_kv, len(topk.SELECT_COUNTS if method == build.TOPK else budgets.BUDGET_COUNTS)),
         drawing=zeros(batch, H_kv, T, len(draw.DRAW_COUNTS)), values=zeros(batch, H_kv, T, len(accumulate.VALUE_COUNTS)),
-        merging=zeros(batch, H_kv, len(accumulate.MERGE_COUNTS)), budgets=zeros(batch, H, T),
-        rows=cupy.full((batch, H, max(S, T) if method == build.FLASH else S), -1, cupy.int32), masses=zeros(batch, H, T, dtype=np.float64),
-        heaps=zeros(batch, H, max(S, T), dtype=np.int32),
+        merging=zeros(batch, H_kv, len(accumulate.MERGE_COUNTS)), tile_merging=zeros(batch, H_kv, T, len(accumulate.MERGE_COUNTS)),
+        budgets=zeros(batch, H, T), masses=zeros(batch, H, T, dtype=np.float64), heaps=zeros(batch, H, max(S, T), dtype=np.int32),
+        rows=cupy.full((batch, H, max(S, T) if method == build.FLASH else max(S, 1)), -1, cupy.int32),
     )  # fmt: skip
 
 
-def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = None, sequence: int = 0, layer: int = 0,
-           position: int = 0, positions=None, stream: int | None = None):  # fmt: skip
-    """One decode step: two launches on the caller's stream, nothing copied, nothing waited for; a CUDA graph can hold it.
+def feature_major(k):
+    """A cache [B, n, H_kv, d] as the Bernoulli kernels take it, [B, H_kv, d, n rounded up to 8]: a copy, zero beyond n.
+
+    k : torch tensor or CuPy array; the result is of the same kind. Append a token by writing column n.
+    """
+    B, n, H_kv, d = k.shape
+    shape = (B, H_kv, d, -(-n // 8) * 8)
+    if hasattr(k, "permute"):
+        out = k.new_zeros(shape)
+        out[..., :n] = k.permute(0, 2, 3, 1)
+    else:
+        out = device.require_cupy().zeros(shape, k.dtype)
+        out[..., :n] = k.transpose(0, 2, 3, 1)
+    return out
+
+
+def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = None, sequence: int = 0, sequence_step: int = 1,
+           layer: int = 0, position: int = 0, positions=None, stream: int | None = None):  # fmt: skip
+    """One decode step: two to four launches on the caller's stream, nothing copied, nothing waited for; a CUDA graph can hold it.
 
     Parameters
     ----------
     q : [B, H, d];  k, v : [B, n, H_kv, d], n >= n_most; torch tensors or CuPy arrays (bfloat16 as 16-bit integers) on the GPU.
         k and v may be slices of longer caches: heads and features must be dense, sequences and keys may have any stride.
+        For Bernoulli scores k is feature-major, [B, H_kv, d, n] with dense keys (see `feature_major`): a feature that no
+        query of the group needs is not read.
     out : [B, H, d] like q, overwritten; None allocates.  (The counting build takes and gives float32.)
     lengths : int32 [B] on the GPU, keys of each sequence, 0 ... n_most (not checked); None takes n_most for all.
         A sequence of no keys gives zeros.
     seed : int; None takes the spec's.  sequence : number of the first;  layer, position : of the draws' counters
+    sequence_step : from one sequence's number to the next's; 0 where all are queries of one sequence
     positions : uint32 [B] on the GPU, the queries' positions, so that a graph draws anew at each replay; None: `position`
     stream : pointer; None takes torch's current stream for torch tensors, else CuPy's
 
@@ -204,44 +291,27 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
         tensors = {"q": q, "k": k, "v": v, "out": out, "lengths": lengths, "positions": positions}
         arrays = {name: device.as_cupy(name, x) for name, x in tensors.items() if x is not None}
         _check(plan, tensors, arrays)
-        pointer = {name: ctypes.c_void_p(arrays[name].data.ptr if name in arrays else None) for name in tensors}
-        n, k_strides, v_strides = ctypes.c_int32(plan.n_most), _strides(arrays["k"]), _strides(arrays["v"])
-        work = {name: _pointer(getattr(plan, name)) for name in ("u", "m", "ell", "partial", "tickets", "rows", "weights")}
-        counts = {field.name: _pointer(getattr(plan.counts, field.name) if plan.counts else None) for field in dataclasses.fields(Counts)}
-        T, S = (ctypes.c_int32(x) for x in (-(-plan.n_most // plan.tile), plan.S))
-        scale, threads = ctypes.c_float(1 / math.sqrt(plan.d)), 32 * -(-plan.tile // build.WARP_KEYS[plan.d])
-        random = [ctypes.c_uint64(plan.spec.seed if seed is None else seed), ctypes.c_uint32(sequence), ctypes.c_uint32(layer * plan.H),
-                  ctypes.c_uint32(position), pointer["positions"], ctypes.c_int32(plan.spec.sampler == "scaled-thresholds")]  # fmt: skip
-        if plan.method == build.FLASH:
-            first = [*(pointer[x] for x in ("q", "k", "v", "lengths")), n, *k_strides, *v_strides, scale, S, *random,
-                     *(work[x] for x in ("m", "ell", "partial")),
-                     *(counts[x] for x in ("scores", "global_step", "drawing", "values", "budgets", "rows")),
-                     ctypes.c_int32(plan.counts.rows.shape[-1] if plan.counts else 0)]  # fmt: skip
-            second = [*(work[x] for x in ("m", "ell", "partial")), pointer["lengths"], n, T, S, pointer["out"], counts["merging"]]
-        elif plan.method == build.TOPK:
-            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale,
-                     *(work[x] for x in ("u", "m", "ell")), counts["scores"]]  # fmt: skip
-            second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, work["u"], pointer["out"], work["rows"], work["weights"],
-                      *(counts[x] for x in ("global_step", "values", "budgets", "heaps"))]  # fmt: skip
-        else:
-            first = [*(pointer[x] for x in ("q", "k", "lengths")), n, *k_strides, scale,
-                     *(work[x] for x in ("u", "m", "ell")), counts["scores"]]  # fmt: skip
-            second = [pointer["v"], pointer["lengths"], n, *v_strides, T, S, ctypes.c_int32(plan.per_split), *random,
-                      *(work[x] for x in ("u", "m", "ell")), pointer["out"], work["partial"], work["tickets"],
-                      *(counts[x] for x in ("global_step", "drawing", "values", "budgets", "rows", "masses", "heaps"))]  # fmt: skip
-        device.launch(plan.kernels[0], (plan.H_kv, T.value, plan.batch), threads, first, stream, plan.key_bytes)
-        device.launch(plan.kernels[1], (plan.splits, plan.H, plan.batch), build.THREADS, second, stream, plan.shared_bytes,
-                      after_previous=plan.overlap, cluster=plan.splits if plan.cluster else 0)  # fmt: skip
+        values = {
+            "n_most": plan.n_most, "T": plan.T, "S": plan.S, "k_most": plan.S, "per_split": plan.per_split, "draws": plan.spec.B,
+            "scale": 1 / math.sqrt(plan.d), "seed": plan.spec.seed if seed is None else seed, "sequence0": sequence,
+            "sequence_step": sequence_step, "head0": layer * plan.H, "position": position,
+            "by_threshold": plan.spec.sampler == "scaled-thresholds", "k_row": 0, "most_rows": plan.counts.rows.shape[-1] if plan.counts else 0,
+            **dict.fromkeys((*tensors, "u", *_COUNTERS)), **{name: x.data.ptr for name, x in {**arrays, **plan.work}.items()},
+            **_strides("k", arrays["k"], ("sequence", "head", "feature") if plan.feature_major else ("sequence", "row")),
+            **_strides("v", arrays["v"], ("sequence", "row")),
+        }  # fmt: skip
+        if plan.counts:
+            values.update({name: getattr(plan.counts, field).data.ptr for name, field in _COUNTERS.items()})
+        for number, stage in enumerate(plan.stages):
+            arguments = [kind(values[name]) for name, kind in build.parameters(stage.name)]
+            device.launch(stage.kernel, stage.grid, stage.threads, arguments, stream, stage.shared_bytes,
+                          after_previous=plan.overlap and number > 0, cluster=stage.cluster)  # fmt: skip
     return out
 
 
-def _pointer(array) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if array is None else array.data.ptr)
-
-
-def _strides(x) -> tuple[ctypes.c_int64, ctypes.c_int64]:
-    """Elements from sequence to sequence and from key to key."""
-    return ctypes.c_int64(x.strides[0] // x.itemsize), ctypes.c_int64(x.strides[1] // x.itemsize)
+def _strides(name: str, x, axes: tuple[str, ...]) -> dict[str, int]:
+    """Elements from one to the next along the first axes."""
+    return {f"{name}_{axis}": stride // x.itemsize for axis, stride in zip(axes, x.strides)}
 
 
 def _empty_like(plan: Plan, q):
@@ -257,7 +327,15 @@ def _check(plan: Plan, tensors: dict, arrays: dict) -> None:
     """InputError unless the tensors fit the plan."""
     wanted = {"q": (plan.batch, plan.H, plan.d), "out": (plan.batch, plan.H, plan.d), "lengths": (plan.batch,), "positions": (plan.batch,)}
     for name, array in arrays.items():
-        if name in ("k", "v"):
+        if name == "k" and plan.feature_major:
+            shape = array.shape
+            if len(shape) != 4 or shape[:3] != (plan.batch, plan.H_kv, plan.d) or shape[3] < plan.n_most:
+                raise InputError(f"k has shape {shape}; with Bernoulli scores the plan takes it feature-major, [{plan.batch}, {plan.H_kv}, "
+                                 f"{plan.d}, at least {plan.n_most}]; write feature_major(k)")  # fmt: skip
+            if array.strides[3] != array.itemsize or any(stride % 16 for stride in array.strides[:3]):
+                raise InputError(f"k has strides {array.strides} B: keys must be dense, and features a multiple of 16 B apart; "
+                                 "write feature_major(k) for a [B, n, H_kv, d] cache")  # fmt: skip
+        elif name in ("k", "v"):
             shape = array.shape
             if len(shape) != 4 or (shape[0], *shape[2:]) != (plan.batch, plan.H_kv, plan.d) or shape[1] < plan.n_most:
                 raise InputError(f"{name} has shape {shape}; the plan takes [{plan.batch}, at least {plan.n_most}, {plan.H_kv}, {plan.d}]")
@@ -281,45 +359,3 @@ def _check(plan: Plan, tensors: dict, arrays: dict) -> None:
             kind = "uint32"
         if kind != expected:
             raise InputError(f"{name} has type {tensors[name].dtype}; the plan takes {expected}")
-
-
-class GpuBlock(cpu.Block):
-    """One decode step's query block, run by the counting build; its trace items are written by the CPU's `Block`."""
-
-    def run(self) -> cpu.Result:
-        cupy = device.require_cupy()
-        if len(self.positions) != 1 or self.layer.q.shape[0] != 1:
-            raise InputError(f"kernel='gpu' runs decode steps, one query position; q has {self.layer.q.shape[0]}: use kernel='cpu'")
-        H_kv, G, T, d, n = self.H_kv, self.G, self.T, self.d, self.n
-        plan = make_plan(self.spec, 1, H_kv * G, H_kv, d, n, S=self.spec.k or self.S, tile=self.tile, instrument=True)
-        # the layer's query has 1/sqrt(d) folded in, in float32; rounding to 16 bits gives back exactly what was stored
-        stored = (self.layer.q[0] * np.float32(math.sqrt(d))).astype(STORAGE[self.spec.precision]).view(np.uint16)
-        as_stored = cupy.float16 if self.spec.precision == "fp16" else cupy.uint16
-        q, k, v = (cupy.asarray(x)[None].view(as_stored) for x in (stored, self.layer.k[:n], self.layer.v[:n]))
-        out = decode(plan, q, k, v, sequence=self.sequence, layer=self.layer_number, position=int(self.positions[0]))
-        counts = {field.name: cupy.asnumpy(getattr(plan.counts, field.name))[0] for field in dataclasses.fields(Counts)}
-        union = np.zeros((H_kv, n), bool)
-        if self.spec.method == "topk":
-            counts["rows"] = cupy.asnumpy(plan.rows)[0]
-        for h, drawn in enumerate(counts["rows"]):
-            self.seen[h // G, h % G, drawn[drawn >= 0]] = True
-            union[h // G, drawn[drawn >= 0]] = True
-        shares = counts["budgets"].reshape(H_kv, G, T)
-        return cpu.Result(
-            cupy.asnumpy(out)[0].reshape(H_kv, G, d), counts["scores"], global_step=counts["global_step"], budgets=shares,
-            drawing=counts["drawing"], values=counts["values"], union=union, final_merge=counts["merging"], normalizing=G * d,
-            draws=0 if self.spec.method == "topk" else int(shares.sum()),
-        )  # fmt: skip
-
-
-def run_layer(spec: Spec, layer: Layer, sequence: int, layer_number: int, S: int | None, tile: int, writer, progress=None):
-    """`methods.kernel.run_layer` with the stages on the GPU: the same arguments, output and trace.
-
-    Raises
-    ------
-    InputError
-        No CuPy or GPU; prefill, or what `make_plan` refuses.
-    """
-    device.require_cupy()
-    build.variant(spec, layer.q.shape[2], layer.q.shape[1] // layer.k.shape[1], tile)
-    return cpu.run_layer(spec, layer, sequence, layer_number, S, tile, writer, progress, GpuBlock)

@@ -176,7 +176,7 @@ def _runner(kernel: str):
         except ImportError:
             raise InputError('kernel="torch" needs torch: pip install "santa-sim[models]"') from None
         return run_torch
-    from .gpu.kernel import run_layer as run_gpu  # CuPy itself is imported, or found missing, when it runs
+    from .gpu.layer import run_layer as run_gpu  # CuPy itself is imported, or found missing, when it runs
 
     return run_gpu
 

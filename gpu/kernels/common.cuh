@@ -3,7 +3,8 @@
 //   TILE   keys per tile (1 ... 512)            BF16  1: bfloat16, 0: float16
 //   WARP_KEYS   keys that a warp scores (16 or 32)      STAGED  1: K through shared memory
 //   KEEP        1: stash the scores, not their exponentials (top-k)
-//   METHOD, EVERY_TILE, CLUSTER, THREADS, AT_ONCE  see sample.cu
+//   METHOD, EVERY_TILE, CLUSTER, THREADS, AT_ONCE  see sample.cu      KIND  see features.cu
+//   STASHED     1: flash takes its scores from the stash of a score pass
 //   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
 
 typedef unsigned short u16;
@@ -14,6 +15,8 @@ typedef long long i64;
 #define FULL 0xffffffffu
 #define PITCH ((TILE + 3) / 4 * 4)  // floats of one tile's stash row
 #define INFINITE __int_as_float(0x7f800000)
+#define PAD ((G + 3) / 4 * 4)  // weights of one feature in a Bernoulli query's list
+#define LIST (D + 4)           // integers of such a list
 
 #if INSTRUMENT
 typedef float out_t;
@@ -58,6 +61,8 @@ __device__ __forceinline__ float high_half(u32 pair) {
     return x;
 #endif
 }
+
+__device__ __forceinline__ float widened(u16 x) { return low_half(x); }
 
 __device__ __forceinline__ void store_output(out_t *at, float x) {
 #if INSTRUMENT
@@ -129,13 +134,13 @@ __device__ __forceinline__ float stash_exp(float x) {
     return y >= grid ? y : __fadd_rn(__fadd_rn(y, grid), -grid);
 }
 
-// ---- Philox 4x32-10 (Salmon et al. 2011), word 0 as a multiple of 2^-24 in [0, 1) ----
+// ---- Philox 4x32-10 (Salmon et al. 2011), word 0 (scores: word 1) as a multiple of 2^-24 in [0, 1) ----
 
 struct Stream {
     u32 key0, key1, sequence, head, position;
 };
 
-__device__ __forceinline__ double uniform(const Stream &s, u32 index) {
+__device__ __forceinline__ double uniform(const Stream &s, u32 index, bool of_scores = false) {
     u32 c0 = s.sequence, c1 = s.head, c2 = s.position, c3 = index, k0 = s.key0, k1 = s.key1;
     asm volatile("" : "+r"(c0), "+r"(c2));  // keeps a number that all lanes share off the uniform data path, which multiplies slowly
 #pragma unroll
@@ -149,7 +154,7 @@ __device__ __forceinline__ double uniform(const Stream &s, u32 index) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return (double)(c0 >> 8) * 5.9604644775390625e-08;
+    return (double)((of_scores ? c1 : c0) >> 8) * 5.9604644775390625e-08;
 }
 
 // ---- reductions ----
@@ -163,14 +168,14 @@ __device__ __forceinline__ float max_of_warp(float x) {
     return __int_as_float(most ^ ((most >> 31) & 0x7fffffff));
 }
 
-// ---- a warp's inclusive scan, over its first LANES lanes ----
+// ---- inclusive scans, over the first COUNT lanes of each team of TEAM lanes ----
 
-template <int LANES, class T>
+template <int COUNT, int TEAM = 32, class T>
 __device__ __forceinline__ T scan_warp(T x) {
-    const int lane = threadIdx.x & 31;
+    const int lane = threadIdx.x & (TEAM - 1);
 #pragma unroll
-    for (int step = 1; step < LANES; step *= 2) {
-        const T below = __shfl_up_sync(FULL, x, step);
+    for (int step = 1; step < COUNT; step *= 2) {
+        const T below = __shfl_up_sync(FULL, x, step, TEAM);
         if (lane >= step) x += below;
     }
     return x;

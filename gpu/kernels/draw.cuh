@@ -1,13 +1,15 @@
-// Draws inside one tile, by one warp: the key at which a sample's whole number, or its threshold, is reached.
+// Draws inside one tile, by a warp or half of one: the key at which a sample's whole number, or its threshold, is reached.
 // Every float64 step is rounded as the CPU's kernels round it (no fused multiply-add), so that the keys are the same.
 
-#define CHUNK ((PITCH + 127) / 128 * 4)  // consecutive keys of a lane
+// A team of TEAM lanes (16 or 32) works on one sample. Each lane has CHUNK_OF(TEAM) consecutive keys of the tile.
+#define CHUNK_OF(TEAM) ((PITCH + 4 * (TEAM) - 1) / (4 * (TEAM)) * 4)
 
 // u of this lane's keys; zero beyond the tile
-__device__ __forceinline__ void load_chunk(const float *u, float (&x)[CHUNK]) {
-    const int first = (threadIdx.x & 31) * CHUNK;
+template <int TEAM>
+__device__ __forceinline__ void load_chunk(const float *u, float (&x)[CHUNK_OF(TEAM)]) {
+    const int first = (threadIdx.x & (TEAM - 1)) * CHUNK_OF(TEAM);
 #pragma unroll
-    for (int i = 0; i < CHUNK; i += 4) {
+    for (int i = 0; i < CHUNK_OF(TEAM); i += 4) {
         const float4 four = first + i < PITCH ? *(const float4 *)(u + first + i) : make_float4(0, 0, 0, 0);
         x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
@@ -49,56 +51,70 @@ struct Fixed {
     __device__ __forceinline__ double value() const { return __fma_rn((double)low, 9.094947017729282e-13, (double)high * 9.5367431640625e-07); }
 };
 
-// Key of a sample within its tile, the same in all lanes: first the lane whose chunk holds it, then the key in the chunk.
-__device__ __forceinline__ int find_key(const Sample &s, const float *u, const float (&x)[CHUNK], bool by_threshold) {
-    const int lane = threadIdx.x & 31;
+// the first lane of this team for which `holds` is true, counted within the team
+template <int TEAM>
+__device__ __forceinline__ int first_of_team(bool holds) {
+    const u32 votes = __ballot_sync(FULL, holds);
+    return __ffs(TEAM == 32 ? votes : votes >> (threadIdx.x & 16) & 0xffffu) - 1;
+}
+
+// Key of a sample within its tile, the same in all lanes of a team: first the lane whose chunk holds it, then the key in the chunk.
+template <int TEAM>
+__device__ __forceinline__ int find_key(const Sample &s, const float *u, const float (&x)[CHUNK_OF(TEAM)], bool by_threshold) {
+    constexpr int CHUNK = CHUNK_OF(TEAM);
+    const int lane = threadIdx.x & (TEAM - 1);
     Fixed sum = {0, 0};
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) sum.add(x[i]);
-    const Fixed through = {scan_warp<32>(sum.high), scan_warp<32>(sum.low)};
-    const int holder = __ffs(__ballot_sync(FULL, reached(s, through.value(), by_threshold))) - 1;
+    const Fixed through = {scan_warp<TEAM, TEAM>(sum.high), scan_warp<TEAM, TEAM>(sum.low)};
+    const int holder = first_of_team<TEAM>(reached(s, through.value(), by_threshold));
     const int key = holder * CHUNK + lane;
     Fixed own = {0, 0};
     if (lane < CHUNK && key < PITCH) own.add(u[key]);
-    const Fixed running = {__shfl_sync(FULL, through.high - sum.high, holder) + scan_warp<CHUNK>(own.high),
-                           __shfl_sync(FULL, through.low - sum.low, holder) + scan_warp<CHUNK>(own.low)};
-    return holder * CHUNK + __ffs(__ballot_sync(FULL, lane == CHUNK - 1 || reached(s, running.value(), by_threshold))) - 1;
+    const Fixed running = {__shfl_sync(FULL, through.high - sum.high, holder, TEAM) + scan_warp<CHUNK, TEAM>(own.high),
+                           __shfl_sync(FULL, through.low - sum.low, holder, TEAM) + scan_warp<CHUNK, TEAM>(own.low)};
+    return holder * CHUNK + first_of_team<TEAM>(lane == CHUNK - 1 || reached(s, running.value(), by_threshold));
 }
 
-// ---- a row of V, spread over a warp: lane i holds D / 32 consecutive features ----
+// ---- a row of V, spread over a team: lane i holds D / TEAM consecutive features ----
 
-#define FEATURES (D / 32)
-
+template <int TEAM>
 struct Row {
-    u32 pairs[FEATURES / 2];
+    u32 pairs[D / TEAM / 2];
 };
 
-__device__ __forceinline__ Row load_row(const u16 *at) {
-    Row row;
-    at += (threadIdx.x & 31) * FEATURES;
-#if D == 64
-    row.pairs[0] = __ldg((const u32 *)at);
-#elif D == 128
-    const uint2 x = __ldg((const uint2 *)at);
-    row.pairs[0] = x.x, row.pairs[1] = x.y;
-#else
-    const uint4 x = __ldg((const uint4 *)at);
-    row.pairs[0] = x.x, row.pairs[1] = x.y, row.pairs[2] = x.z, row.pairs[3] = x.w;
-#endif
+template <int TEAM>
+__device__ __forceinline__ Row<TEAM> load_row(const u16 *at) {
+    Row<TEAM> row;
+    at += (threadIdx.x & (TEAM - 1)) * (D / TEAM);
+    if constexpr (D / TEAM == 2) {
+        row.pairs[0] = __ldg((const u32 *)at);
+    } else if constexpr (D / TEAM == 4) {
+        const uint2 x = __ldg((const uint2 *)at);
+        row.pairs[0] = x.x, row.pairs[1] = x.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < D / TEAM / 2; i += 4) {
+            const uint4 x = __ldg((const uint4 *)(at + 2 * i));
+            row.pairs[i] = x.x, row.pairs[i + 1] = x.y, row.pairs[i + 2] = x.z, row.pairs[i + 3] = x.w;
+        }
+    }
     return row;
 }
 
-__device__ __forceinline__ void add_row(float (&sum)[FEATURES], const Row &row) {
+template <int TEAM>
+__device__ __forceinline__ void add_row(float (&sum)[D / TEAM], const Row<TEAM> &row) {
 #pragma unroll
-    for (int i = 0; i < FEATURES / 2; i++) {
+    for (int i = 0; i < D / TEAM / 2; i++) {
         sum[2 * i] += low_half(row.pairs[i]);
         sum[2 * i + 1] += high_half(row.pairs[i]);
     }
 }
 
-__device__ __forceinline__ void add_row(float (&sum)[FEATURES], const Row &row, float weight) {
+template <int TEAM>
+__device__ __forceinline__ void add_row(float (&sum)[D / TEAM], const Row<TEAM> &row, float weight) {
 #pragma unroll
-    for (int i = 0; i < FEATURES / 2; i++) {
+    for (int i = 0; i < D / TEAM / 2; i++) {
         sum[2 * i] += weight * low_half(row.pairs[i]);
         sum[2 * i + 1] += weight * high_half(row.pairs[i]);
     }

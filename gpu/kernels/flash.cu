@@ -1,5 +1,5 @@
 // The flash form (Algorithms 7 and 8 of arXiv:2605.01910): a block scores one tile, draws from it with the tile's own
-// budget, and adds the drawn rows of V while they are at hand; a second kernel weighs the tiles' partial sums.
+// budget, and adds the drawn rows of V while they are at hand; `merge` weighs the tiles' partial sums.
 // Grid of `flash`: KV heads x tiles x sequences. After the scores a warp works alone, on one query head at a time.
 
 #include "common.cuh"
@@ -26,16 +26,18 @@ __device__ __forceinline__ int reached_by(Sample &s, double running, int budget,
     return k;
 }
 
-// q, k, v, ..., as for `score` and `sample`, in place of the stash:
+// q, k, v, ..., as for `score` and `sample`; STASHED = 1: u, m and ell come from a score pass, q and k are not read.
 // partials [B, H, T, D], the sums of each tile's drawn rows;  rows [B, H, T * budget of a tile]
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most,
-      i64 k_sequence, i64 k_row, i64 v_sequence, i64 v_row, float scale, int S, u64 seed, u32 sequence0, u32 head0, u32 position,
-      const u32 *__restrict__ positions, int by_threshold, float *__restrict__ m, double *__restrict__ ell, float *__restrict__ partials,
+      i64 k_sequence, i64 k_row, i64 v_sequence, i64 v_row, float scale, int S, u64 seed, u32 sequence0, u32 sequence_step, u32 head0, u32 position,
+      const u32 *__restrict__ positions, int by_threshold, const float *__restrict__ u, float *__restrict__ m, double *__restrict__ ell, float *__restrict__ partials,
       i64 *score_counts, i64 *budget_counts, i64 *draw_counts, i64 *value_counts, i64 *budgets, int *rows, int most_rows) {
     allow_dependents();
+#if !STASHED
     __shared__ float maxima[WARPS][8];
     __shared__ double sums[WARPS][8];
+#endif
     __shared__ __align__(16) float stash[G][PITCH];
 #if !STAGED
     __shared__ u32 lists[G][PITCH];
@@ -44,8 +46,14 @@ flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restric
     const int n = lengths ? lengths[sequence] : n_most, w = min(n - t * TILE, TILE);
     if (w <= 0) return;
     const i64 kv_head = (i64)sequence * H_kv + kv;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = lane & 3;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#if STASHED
+    wait_for_predecessor();
+    for (int i = threadIdx.x; i < G * PITCH / 4; i += WARPS * 32)
+        ((float4 *)stash)[i] = ((const float4 *)(u + (kv_head * T + t) * (G * PITCH)))[i];
+#else
     {
+        const int c = lane & 3;
         Scores tile;
         score_tile(q + kv_head * G * D, k + sequence * k_sequence + (i64)t * TILE * k_row + kv * D, k_row, w, scale, maxima, tile);
         double sum[2];
@@ -64,8 +72,9 @@ flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restric
             for (int i = 0; i < 2; i++)
                 if (head_of(i) < G) m[(kv_head * G + head_of(i)) * T + t] = tile.m[i];
     }
-    __syncthreads();
     count_scores(score_counts + (kv_head * T + t) * 8, w, t == 0);
+#endif
+    __syncthreads();
     const int tiles = (n + TILE - 1) / TILE, budget = max(1, S / tiles);
 #pragma unroll 1
     for (int h = warp; h < G; h += WARPS) {
@@ -75,19 +84,24 @@ flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restric
 #else
         u32 *const drawn = lists[h];
 #endif
+#if STASHED
+        const double total = ell[head * T + t];
+#else
         double total = 0;
 #pragma unroll
         for (int i = 0; i < WARPS; i++) total += sums[i][h];
         if (lane == 0) ell[head * T + t] = total;
-        const Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence, head0 + kv * G + h, positions ? positions[sequence] : position};
+#endif
+        const Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence * sequence_step, head0 + kv * G + h, positions ? positions[sequence] : position};
         Sample s;
         s.low = uniform(random, t);
         s.high = __dadd_rn(s.low, (double)budget);
         s.total = total;
         s.scale = scale_of(s.low, s.high, total, by_threshold);
         // ---- how often each key is drawn: the whole numbers between the positions before and after it ----
+        constexpr int CHUNK = CHUNK_OF(32);
         float x[CHUNK];
-        load_chunk(stash[h], x);
+        load_chunk<32>(stash[h], x);
         Fixed sum = {0, 0};
 #pragma unroll
         for (int i = 0; i < CHUNK; i++) sum.add(x[i]);
@@ -121,21 +135,21 @@ flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restric
         __syncwarp();
         // ---- gather ----
         const u16 *const values = v + sequence * v_sequence + (i64)t * TILE * v_row + kv * D;
-        float out[FEATURES];
+        float out[D / 32];
 #pragma unroll
-        for (int i = 0; i < FEATURES; i++) out[i] = 0;
+        for (int i = 0; i < D / 32; i++) out[i] = 0;
 #pragma unroll 1
         for (int e = 0; e < listed; e += AT_ONCE_FLASH) {
-            Row row[AT_ONCE_FLASH];
+            Row<32> row[AT_ONCE_FLASH];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE_FLASH; i++) row[i] = load_row(values + (i64)(drawn[min(e + i, listed - 1)] & 511) * v_row);
+            for (int i = 0; i < AT_ONCE_FLASH; i++) row[i] = load_row<32>(values + (i64)(drawn[min(e + i, listed - 1)] & 511) * v_row);
 #pragma unroll
             for (int i = 0; i < AT_ONCE_FLASH; i++)
-                for (u32 j = e + i < listed ? drawn[e + i] >> 9 : 0; j > 0; j--) add_row(out, row[i]);
+                for (u32 j = e + i < listed ? drawn[e + i] >> 9 : 0; j > 0; j--) add_row<32>(out, row[i]);
         }
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < FEATURES; i++) partials[(head * T + t) * D + lane * FEATURES + i] = out[i];
+        for (int i = 0; i < D / 32; i++) partials[(head * T + t) * D + lane * (D / 32) + i] = out[i];
 #if INSTRUMENT
         if (lane == 0) {
             i64 *const counts = draw_counts + (kv_head * T + t) * 4;
@@ -148,77 +162,4 @@ flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restric
         }
 #endif
     }
-}
-
-// Output of each head: its tiles' partial sums, weighed by their masses. Grid: splits x heads x sequences, with a head's
-// splits in one cluster (CLUSTER = 1) or one split.  merge_counts [B, H_kv, 3]
-extern "C" __global__ void __launch_bounds__(THREADS)
-merge(const float *__restrict__ m, const double *__restrict__ ell, const float *__restrict__ partials, const int *__restrict__ lengths,
-      int n_most, int T, int S, out_t *__restrict__ out, i64 *merge_counts) {
-    const int split = blockIdx.x, splits = gridDim.x, h = blockIdx.y, H = gridDim.y, sequence = blockIdx.z;
-    const i64 head = (i64)sequence * H + h;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int n = lengths ? lengths[sequence] : n_most, tiles = (n + TILE - 1) / TILE;
-    const int per_split = (tiles + splits - 1) / splits, from = min(split * per_split, tiles), to = min(from + per_split, tiles);
-    extern __shared__ float weights[];  // [tiles of a split]
-    __shared__ float tops[THREADS / 32];
-    __shared__ double totals[THREADS / 32];
-    __shared__ float sums[THREADS / (D / 4)][D];
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // says that this block has started
-#endif
-    wait_for_predecessor();
-    m += head * T;
-    ell += head * T;
-    float top = -INFINITE;
-    for (int t = threadIdx.x; t < tiles; t += THREADS) top = fmaxf(top, m[t]);
-    top = max_of_warp(top);
-    if (lane == 0) tops[warp] = top;
-    __syncthreads();
-    top = max_of_warp(tops[lane % (THREADS / 32)]);
-    double total = 0;
-#pragma unroll 1
-    for (int t = threadIdx.x; t < tiles; t += THREADS) {
-        const double mass = exp((double)m[t] - (double)top) * ell[t];
-        total += mass;
-        if (t >= from && t < to) weights[t - from] = (float)mass;
-    }
-    for (int step = 16; step; step /= 2) total += __shfl_xor_sync(FULL, total, step);
-    if (lane == 0) totals[warp] = total;
-    __syncthreads();
-    total = 0;
-    for (int i = 0; i < THREADS / 32; i++) total += totals[i];
-    // ---- a quarter of the features' threads each, so that a thread reads 16 bytes ----
-    const int feature = threadIdx.x % (D / 4) * 4, part = threadIdx.x / (D / 4);
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-    for (int t = from + part; t < to; t += THREADS / (D / 4)) {
-        const float weight = weights[t - from];
-        const float4 x = *(const float4 *)(partials + (head * T + t) * D + feature);
-        sum.x += weight * x.x, sum.y += weight * x.y, sum.z += weight * x.z, sum.w += weight * x.w;
-    }
-    *(float4 *)&sums[part][feature] = sum;
-    __syncthreads();
-    float result = 0;
-    if (threadIdx.x < D)
-        for (int i = 0; i < THREADS / (D / 4); i++) result += sums[i][threadIdx.x];
-#if INSTRUMENT
-    if (threadIdx.x == 0) {
-        COUNT(merge_counts[(head / G) * 3 + 0], (i64)(to - from) * (D + 2));
-        COUNT(merge_counts[(head / G) * 3 + 1], (i64)(to - from) * (D + 1) + (split == 0 ? D : 0));
-        COUNT(merge_counts[(head / G) * 3 + 2], to - from);
-    }
-#endif
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    __shared__ float of_splits[8][D];
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all have started
-    if (threadIdx.x < D) write_to_first_block(&of_splits[split][threadIdx.x], result);
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    if (split > 0) return;
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-    result = 0;
-    if (threadIdx.x < D)
-        for (int i = 0; i < splits; i++) result += of_splits[i][threadIdx.x];
-#endif
-    if (threadIdx.x < D) store_output(out + head * D + threadIdx.x, n > 0 ? result * (float)(1.0 / total) / (float)max(1, S / tiles) : 0.0f);
 }

@@ -1,11 +1,11 @@
 // Budgets, draws and gather, from the stash alone (Algorithms 4 and 5 of arXiv:2605.01910). Grid: splits x heads x sequences.
 //
 // Every block works out its head's tile masses and their prefix (exact in float64, so all blocks agree), then draws its
-// part of the S samples: a warp takes a few samples at a time, reads the u of their tiles, finds their keys, and adds their
-// rows of V. Tiles without a sample are never read. The partial sums of a head are added in a fixed order, through the
+// part of the S samples: half a warp (a whole one for long tiles) takes a few samples at a time, reads the u of their tiles,
+// finds their keys, and adds their rows of V. Tiles without a sample are never read. The partial sums of a head are added in a fixed order, through the
 // cluster's shared memory (CLUSTER = 1: a head's splits are one cluster) or by the block that finishes last.
 //
-// THREADS of a block;  AT_ONCE: samples of a warp whose loads are in flight together
+// THREADS of a block;  AT_ONCE: samples of a team whose loads are in flight together
 // EVERY_TILE  1: count a scan of tiles without a sample too, as one global CDF makes it
 // METHOD 0: one systematic sample over all tiles; 1: largest remainder; 2: independent; 3: one draw per stratum
 
@@ -14,6 +14,9 @@
 #include "largest.cuh"
 
 #define SAMPLE_WARPS (THREADS / 32)
+#define TEAM (TILE <= 128 ? 16 : 32)  // lanes that work on one sample
+#define TEAMS (THREADS / TEAM)
+#define FEATURES (D / TEAM)
 
 struct Between {
     double doubles[SAMPLE_WARPS];
@@ -36,11 +39,11 @@ __device__ __forceinline__ void find_pages(const void *at, i64 bytes) {
 // out [B, H, D];  partial [B, H, splits, D] and tickets [B, H] (zero before and after): the splits' sums, if not CLUSTER
 // budget_counts [B, H_kv, 9], draw_counts [B, H_kv, T, 4], value_counts [B, H_kv, T, 4], budgets [B, H, T], rows [B, H, S]
 // masses [B, H, T], heaps [B, H, T]: the trace's build only
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS == 512 ? 1 : 4)
 sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i64 v_sequence, i64 v_row, int T, int S, int per_split,
-       u64 seed, u32 sequence0, u32 head0, u32 position, const u32 *__restrict__ positions, int by_threshold,
+       u64 seed, u32 sequence0, u32 sequence_step, u32 head0, u32 position, const u32 *__restrict__ positions, int by_threshold,
        const float *__restrict__ u, const float *__restrict__ m, const double *__restrict__ ell, out_t *__restrict__ out,
-       float *partial, u32 *tickets, i64 *budget_counts, i64 *draw_counts, i64 *value_counts, i64 *budgets, int *rows, double *masses_out,
+       float *partial, u32 *tickets, i64 *budget_counts, i64 *draw_counts, i64 *value_counts, i64 *budgets, int *rows, double *tile_masses,
        int *heaps) {
     extern __shared__ double dynamic[];
     double *const masses = dynamic;                          // [T]; then, for METHOD 1, fractions
@@ -55,7 +58,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
     const int first_sample = split * per_split, count = min(S - first_sample, per_split);
     const bool counting = INSTRUMENT && split == 0;
     (void)counting;
-    Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence, head0 + h, positions ? positions[sequence] : position};
+    Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence * sequence_step, head0 + h, positions ? positions[sequence] : position};
 
 #if METHOD == 0
     const double offset = uniform(random, 0);
@@ -98,7 +101,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         }
 #if INSTRUMENT
         for (int t = first; counting && t < last; t++) {
-            masses_out[head * T + t] = masses[t];
+            tile_masses[head * T + t] = masses[t];
             COUNT(budget_counts[kv_head * 9 + 0], 1);  // exponentials
             COUNT(budget_counts[kv_head * 9 + 1], 1);  // maximum
             COUNT(budget_counts[kv_head * 9 + 2], 1);
@@ -250,21 +253,25 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         const float *const stash = u + (kv_head * T * G + h % G) * PITCH;
         const u16 *const values = v + sequence * v_sequence + kv * D;
 #pragma unroll 1
-        for (int group = warp * AT_ONCE; group < count; group += SAMPLE_WARPS * AT_ONCE) {
-            float x[AT_ONCE][CHUNK];
+        for (int base = 0; base < count; base += TEAMS * AT_ONCE) {
+            // a warp's teams take neighbouring samples; a warp without any has nothing to do
+            const int of_warp = base + warp * (32 / TEAM), own = of_warp + lane / TEAM;
+            float x[AT_ONCE][CHUNK_OF(TEAM)];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                load_chunk(stash + (i64)samples[min(group + i, count - 1)].tile * (G * PITCH), x[i]);
-            Row row[AT_ONCE];
+                if (of_warp + i * TEAMS < count)
+                    load_chunk<TEAM>(stash + (i64)samples[min(own + i * TEAMS, count - 1)].tile * (G * PITCH), x[i]);
+            Row<TEAM> row[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                const Sample s = samples[min(group + i, count - 1)];
-                const int j = find_key(s, stash + (i64)s.tile * (G * PITCH), x[i], by_threshold);
+                if (of_warp + i * TEAMS >= count) break;
+                const Sample s = samples[min(own + i * TEAMS, count - 1)];
+                const int j = find_key<TEAM>(s, stash + (i64)s.tile * (G * PITCH), x[i], by_threshold);
                 const int key = s.tile * TILE + j;
-                row[i] = load_row(values + (i64)key * v_row);
+                row[i] = load_row<TEAM>(values + (i64)key * v_row);
 #if INSTRUMENT
-                if (lane == 0 && group + i < count) {
-                    rows[head * S + first_sample + group + i] = key;
+                if (lane % TEAM == 0 && own + i * TEAMS < count) {
+                    rows[head * S + first_sample + own + i * TEAMS] = key;
                     COUNT(value_counts[(kv_head * T + s.tile) * 4 + 0], D);
                     COUNT(value_counts[(kv_head * T + s.tile) * 4 + 2], D);
 #if METHOD >= 2
@@ -281,13 +288,16 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                if (group + i < count) add_row(sum, row[i]);
+                if (own + i * TEAMS < count) add_row<TEAM>(sum, row[i]);
         }
     }
 
-    // ---- add up: the warps, then the splits, each in order ----
+    // ---- add up: a warp's teams, the warps, then the splits, each in order ----
 #pragma unroll
-    for (int i = 0; i < FEATURES; i++) sums[warp][lane * FEATURES + i] = sum[i];
+    for (int i = 0; i < FEATURES; i++) {
+        if (TEAM == 16) sum[i] += __shfl_xor_sync(FULL, sum[i], 16);
+        if (lane < TEAM) sums[warp][lane * FEATURES + i] = sum[i];
+    }
     __syncthreads();
     float total = 0;
     if (threadIdx.x < D)

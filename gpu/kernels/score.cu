@@ -6,10 +6,10 @@
 #include "scores.cuh"
 
 // q [B, H, D], k [B, n, H_kv, D];  lengths [B], keys of each sequence, or null: n_most each
-// u [B, H_kv, T, G, PITCH], zero (KEEP: -inf) beyond the last key;  m, ell [B, H_kv, G, T];  counts [B, H_kv, T, 8]
+// u [B, H_kv, T, G, PITCH], zero (KEEP: -inf) beyond the last key;  m, ell [B, H_kv, G, T];  score_counts [B, H_kv, T, 8]
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 score(const u16 *__restrict__ q, const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most, i64 k_sequence, i64 k_row,
-      float scale, float *__restrict__ u, float *__restrict__ m, double *__restrict__ ell, i64 *counts) {
+      float scale, float *__restrict__ u, float *__restrict__ m, double *__restrict__ ell, i64 *score_counts) {
     allow_dependents();
     __shared__ float maxima[WARPS][8];
 #if !KEEP
@@ -36,19 +36,18 @@ score(const u16 *__restrict__ q, const u16 *__restrict__ k, const int *__restric
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (head_of(i) < G && key_of(band, i) < PITCH) stash[head_of(i) * PITCH + key_of(band, i)] = tile.s[band][i];
-#if !KEEP
     __syncthreads();
-    if (warp == 0 && lane < 4) {
+    if (threadIdx.x < 4)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if (head_of(i) >= G) continue;
+            m[(head * G + head_of(i)) * T + t] = tile.m[i];
+#if !KEEP
             double total = 0;
 #pragma unroll
-            for (int other = 0; other < WARPS; other++) total += sums[other][c * 2 + i];
-            m[(head * G + head_of(i)) * T + t] = tile.m[i];
+            for (int other = 0; other < WARPS; other++) total += sums[other][head_of(i)];
             ell[(head * G + head_of(i)) * T + t] = total;
-        }
-    }
 #endif
-    count_scores(counts + (head * T + t) * 8, w, t == 0);
+        }
+    count_scores(score_counts + (head * T + t) * 8, w, t == 0);
 }
