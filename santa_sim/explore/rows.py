@@ -18,7 +18,7 @@ FIRST = (
     "workload", "method", "score", "samples", "budget_k", "budget_B", "precision", "seed", "hardware", "failure",
     "latency_s", "cycles", "energy_j", "energy_unknown", "area_m2", "error_relative_l2", "bound_by",
 )  # fmt: skip
-_LEFT_OUT = ("output", "spans")
+_LEFT_OUT = ("output", "spans", "stalls_fs", "played")
 
 
 def row_of(result: Result) -> dict[str, object]:

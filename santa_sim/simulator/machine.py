@@ -16,7 +16,8 @@ from ..errors import SimulationError
 from .compile import TRAFFIC, addresses_of, addresses_of_rows
 from .jobs import Job, Schedule
 from .memory import MemoryReport, address_times_fs, cycles_fs
-from .ports import MemoryPort
+from .ports import Channel, MemoryPort
+from .stalls import BUSY, DONE, REQUESTS, Wait, cause_of
 
 if TYPE_CHECKING:
     from ..hardware_model import Hardware
@@ -43,7 +44,10 @@ class Run:
     bursts, useful_bytes : dict of traffic kind to int
     memory : MemoryReport
     peak : dict of buffer to int  [slots]
+    stalls_fs : dict of unit to dict of cause to int  [fs]  what each unit did with its time: sums to end_fs
     spans : list of Span, or None if they weren't asked for
+    waits : list of Wait, or None
+    channels : list of Channel, what the memory's data buses did, or None
     """
 
     end_fs: int
@@ -52,7 +56,10 @@ class Run:
     useful_bytes: dict[str, int]
     memory: MemoryReport
     peak: dict[str, int]
+    stalls_fs: dict[str, dict[str, int]]
     spans: list[Span] | None
+    waits: list[Wait] | None
+    channels: list[Channel] | None
 
 
 class SlotBuffer:
@@ -97,6 +104,9 @@ class Machine:
         self.bursts = dict.fromkeys(TRAFFIC, 0)
         self.useful_bytes = dict.fromkeys(TRAFFIC, 0)
         self.spans: list[Span] | None = [] if keep_spans else None
+        self.waits: list[Wait] | None = [] if keep_spans else None
+        self.waited_fs: dict[str, dict[str, int]] = {unit: {} for unit, jobs in plan.jobs.items() if jobs}
+        self.gathers = any(job.rows is not None for job in plan.jobs["dram"])
         self.progress = progress
         self.gather_free_fs = 0
         self.doing: dict[str, Job | None] = dict.fromkeys(plan.jobs)
@@ -123,25 +133,48 @@ class Machine:
             raise SimulationError(
                 "deadlock: " + ", ".join(f"{unit} waits with trace row {row}" for unit, row in stuck.items())
             )
-        return Run(
-            self.env.now, self.busy_fs, self.bursts, self.useful_bytes, self.memory.report(),
-            {name: buffer.capacity - buffer.least_free for name, buffer in self.buffers.items()}, self.spans,
-        )  # fmt: skip
+        end, peak = self.env.now, {name: buffer.capacity - buffer.least_free for name, buffer in self.buffers.items()}
+        report = self.memory.report()
+        return Run(end, self.busy_fs, self.bursts, self.useful_bytes, report, peak, self._stalls(end), self.spans,
+                   self.waits, None if self.spans is None else self.memory.channels())  # fmt: skip
 
-    def _ready(self, job: Job) -> Generator:
+    def _stalls(self, end: int) -> dict[str, dict[str, int]]:
+        stalls = {}
+        for unit, waited in self.waited_fs.items():
+            known = ({} if unit == "dram" else {BUSY: self.busy_fs[unit]}) | waited
+            stalls[REQUESTS if unit == "dram" else unit] = known | {DONE: end - sum(known.values())}
+        if self.gathers:
+            busy = self.busy_fs["gather"]
+            stalls["gather"] = {BUSY: busy, f"work_{REQUESTS}": self.gather_free_fs - busy, DONE: end - self.gather_free_fs}
+        return stalls
+
+    def _waited(self, unit: str, cause: str, since: int) -> None:
+        if self.env.now > since:
+            waited = self.waited_fs[unit]
+            waited[cause] = waited.get(cause, 0) + self.env.now - since
+            if self.waits is not None:
+                self.waits.append(Wait(REQUESTS if unit == "dram" else unit, cause, since, self.env.now))
+
+    def _ready(self, unit: str, job: Job) -> Generator:
+        since, last = self.env.now, None
         for before in job.after:
             if before.done.callbacks is not None:  # not yet processed
                 yield before.done
+                last = before
+        if last is not None:  # of what it waited for, the one that came last
+            self._waited(unit, cause_of(last), since)
         for name, slots in job.takes:
             room = self.buffers[name].take(slots)
             if room is not None:
+                since = self.env.now
                 yield room
+                self._waited(unit, f"space_{name}", since)
 
     def _unit(self, unit: str, jobs: list[Job]) -> Generator:
         env, buffers = self.env, self.buffers
         for job in jobs:
             self.doing[unit] = job
-            yield from self._ready(job)
+            yield from self._ready(unit, job)
             start = env.now
             if job.duration_fs:
                 yield env.timeout(job.duration_fs)
@@ -158,7 +191,7 @@ class Machine:
         every = max(1, len(jobs) // 100)
         for number, job in enumerate(jobs):
             self.doing["dram"] = job
-            yield from self._ready(job)
+            yield from self._ready("dram", job)
             self._issue(job)
             if self.progress is not None and (number + 1) % every == 0:
                 self.progress(number + 1, len(jobs))

@@ -98,6 +98,11 @@ class BandwidthMemory:
         self._state = np.array([0, 0, -1, 0], np.int64)  # [bus free fs, its remainder, open page, activates]
         self._bursts = [0, 0]
 
+    @property
+    def bus_free_fs(self) -> int:
+        """When the bus has moved all that was asked for [fs], rounded down."""
+        return int(self._state[0])
+
     def request(self, now_fs: int, addresses: np.ndarray, write: bool) -> int:
         self._bursts[write] += len(addresses)
         return int(_stream(self._state, self._constants, now_fs, addresses))

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol
 
 import numpy as np
 import simpy
 
 from .dram import Dram, DramConfig, DramProcess, Port
-from .memory import Memory, MemoryReport, Window
+from .memory import BandwidthMemory, MemoryReport, Window
+from .stalls import union
 
 STREAM, GATHER, WRITE = range(3)  # ports of a bank-level memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Channel:
+    """What one data bus of a memory did: disjoint intervals in order, int64 [n, 2]  [fs].
+
+    Attributes
+    ----------
+    reads, writes : a burst's slot on the bus; of a bank-level memory it begins with the column command
+    queued : a transaction waits in the channel's queue for its column command
+    asked : a request has been handed in and isn't in the queue yet
+    """
+
+    name: str
+    reads: np.ndarray
+    writes: np.ndarray
+    queued: np.ndarray
+    asked: np.ndarray
 
 
 class MemoryPort(Protocol):
@@ -27,22 +47,47 @@ class MemoryPort(Protocol):
     def report(self) -> MemoryReport:
         """What has been served; called once, when the machine has done: buffered writes are written out first."""
 
+    def channels(self) -> list[Channel]:
+        """What each data bus did, if the port was made to keep that; after `report`."""
+
 
 class DirectPort:
-    """A memory that answers at once (`Memory`), in the order of the calls."""
+    """A memory that answers at once, in the order of the calls. `keep`: remember what its bus did."""
 
-    def __init__(self, env: simpy.Environment, memory: Memory, outstanding: int) -> None:
-        self.env, self.memory, self.window = env, memory, Window.of(outstanding)
+    def __init__(self, env: simpy.Environment, memory: BandwidthMemory, outstanding: int, keep: bool = False) -> None:
+        self.env, self.memory, self.window, self.keep = env, memory, Window.of(outstanding), keep
         self.burst_bytes = memory.burst_bytes
+        self._moved: tuple[list, list] = ([], [])  # (start, end) on the bus: reads, writes
+        self._asked: list[tuple[int, int]] = []
 
     def request(self, addresses: np.ndarray, write: bool) -> simpy.Event:
-        return self.env.timeout(self.memory.request(self.env.now, addresses, write) - self.env.now)
+        start = max(self.env.now, self.memory.bus_free_fs)
+        done = self.memory.request(self.env.now, addresses, write)
+        if self.keep:
+            self._moved[write].append((start, self.memory.bus_free_fs))
+        return self.env.timeout(done - self.env.now)
 
     def gather(self, addresses: np.ndarray, row_ends: np.ndarray, ready_fs: np.ndarray) -> simpy.Event:
-        return self.env.timeout(self.memory.gather(addresses, row_ends, ready_fs, self.window) - self.env.now)
+        if not self.keep:
+            return self.env.timeout(self.memory.gather(addresses, row_ends, ready_fs, self.window) - self.env.now)
+        done, size = self.env.now, len(self.window.completions)
+        for row, ready in enumerate(ready_fs):  # the same, a row at a time
+            issue = max(int(ready), int(self.window.completions[self.window.head[0] % size]))
+            start, first = max(issue, self.memory.bus_free_fs), row_ends[row - 1] if row else 0
+            bursts = addresses[first : row_ends[row]]
+            end = np.array([len(bursts)], np.int64)
+            done = max(done, self.memory.gather(bursts, end, ready_fs[row : row + 1], self.window))
+            if len(bursts):
+                self._moved[0].append((start, self.memory.bus_free_fs))
+        self._asked.append((self.env.now, self.memory.bus_free_fs))
+        return self.env.timeout(done - self.env.now)
 
     def report(self) -> MemoryReport:
         return self.memory.report()
+
+    def channels(self) -> list[Channel]:
+        reads, writes, asked = (union(np.array(spans, np.int64).reshape(-1, 2)) for spans in (*self._moved, self._asked))
+        return [Channel("memory bus", reads, writes, np.zeros((0, 2), np.int64), asked)]
 
 
 class BankPort:
@@ -52,11 +97,13 @@ class BankPort:
     ----------
     outstanding : bursts of gathered rows in flight, at most
     latency_fs : of controller and PHY, added to every completion  [fs]
+    keep : remember what each channel did
     """
 
-    def __init__(self, env: simpy.Environment, config: DramConfig, outstanding: int, latency_fs: int) -> None:
+    def __init__(self, env: simpy.Environment, config: DramConfig, outstanding: int, latency_fs: int,
+                 keep: bool = False) -> None:  # fmt: skip
         self.env, self.latency_fs = env, latency_fs
-        self.dram = Dram(config, [Port(), Port(outstanding=outstanding), Port()])
+        self.dram = Dram(config, [Port(), Port(outstanding=outstanding), Port()], keep)
         self.process = DramProcess(env, self.dram)
         self.burst_bytes = config.organization.burst_bytes
         self._bursts = [0, 0]
@@ -88,3 +135,19 @@ class BankPort:
         moved = sum(self._bursts) * self.burst_bytes
         return MemoryReport(*self._bursts, counts["activates"], moved / self.dram.config.peak_bytes_per_s, counts, energy)
 
+    def channels(self) -> list[Channel]:
+        config, served = self.dram.config, self.dram.served()
+        clock, slot = config.timing.clock_fs, config.timing.nBL
+        served = served[np.argsort(served[:, 0], kind="stable")]
+        bounds = np.searchsorted(served[:, 0], np.arange(config.organization.buses + 1))
+        channels = []
+        for number in range(config.organization.buses):
+            _, write, asked, accepted, column = served[bounds[number] : bounds[number + 1]].T
+            spans = np.stack([column, column + slot], 1) * clock
+            channels.append(
+                Channel(
+                    f"DRAM channel {number}", union(spans[write == 0]), union(spans[write == 1]),
+                    union(np.stack([accepted, column], 1) * clock), union(np.stack([asked, accepted], 1) * clock),
+                )  # fmt: skip
+            )
+        return channels

@@ -7,14 +7,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import InputError
+
 if TYPE_CHECKING:
     import matplotlib.figure
     import numpy as np
     import pandas as pd
 
-    from .machine import Span
+    from ..hardware_model import Hardware
+    from ..trace import Trace
+    from .machine import Run, Span
 
-_LEFT_OUT = ("output", "spans")  # of to_dict: not JSON
+LEFT_OUT = ("output", "spans", "played")  # of to_dict: not JSON
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +47,15 @@ class Result:
     busy_s : dict of unit to float  [s]
     memory : dict  activates, bursts, peak and achieved bandwidth [B/s]
     buffer_peak : dict of buffer to int  [slots]
+    stalls_fs : dict of unit to dict of cause to int  [fs]  what each unit did with its time, 'busy' included: sums to the
+        latency, exactly; see `stalls`
     area_breakdown_m2 : dict of unit to float  [m^2]
     notes : list of str  assumptions and unknowns of this run
     energy_unknown : list of str  keys of energy_breakdown_j that nobody has a figure for; they count as 0 in energy_j
     error : dict or None  the output against exact attention
     output : array or None  the attention output, where the run computed one
     spans : list of Span or None  what each unit did when, if asked for
+    played : (Trace, Hardware) or None  what was played, to play it again for a timeline
     """
 
     workload: str | None
@@ -84,11 +91,13 @@ class Result:
     error: dict[str, float] | None = None
     output: np.ndarray | list | None = dataclasses.field(default=None, repr=False)
     spans: list[Span] | None = dataclasses.field(default=None, repr=False)
+    stalls_fs: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    played: tuple[Trace, Hardware] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict:
-        """All but `output` and `spans`, JSON-able, SI units."""
+        """All but `output`, `spans` and `played`, JSON-able, SI units."""
         fields = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in _LEFT_OUT
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in LEFT_OUT
         }
         return json.loads(json.dumps(fields))
 
@@ -98,6 +107,8 @@ class Result:
 
         row = {}
         for name, value in self.to_dict().items():
+            if name == "stalls_fs":  # a table of its own
+                continue
             if isinstance(value, dict):
                 row.update(_flat(name, value))
             else:
@@ -107,6 +118,52 @@ class Result:
     def save(self, path: str | Path) -> None:
         """Write `to_dict` as JSON."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def timeline(self, path: str | Path) -> None:
+        """Write what every unit and DRAM channel did when, stalls named by cause, as a Perfetto trace.
+
+        The trace is played again, to the same result, so that runs whose timeline nobody asks for don't keep one. Open the
+        file at ui.perfetto.dev; see `santa_sim.simulator.timeline.write`.
+        """
+        from .timeline import write
+
+        trace, machine = self._again("timeline")
+        write(path, trace, machine, self._record(), self)
+
+    def stalls(self, channels: bool = False) -> pd.DataFrame:
+        """What each unit did with its time: a row for each unit and cause; a unit's times add up to the latency.
+
+        Parameters
+        ----------
+        channels : also what each DRAM channel did, for which the trace is played again
+
+        Returns
+        -------
+        DataFrame with `unit` ('requests' hands memory jobs over in order), `cause`, `what` (in words), `time_fs` (whole
+        femtoseconds), `time_s`, `share` of the latency
+        """
+        from .stalls import table
+        from .timeline import channel_times
+
+        if channels or not self.stalls_fs:
+            self._again("stalls")
+        return table(self.stalls_fs | (channel_times(self._record()) if channels else {}))
+
+    def _again(self, what: str) -> tuple[Trace, Hardware]:
+        if self.played is None:
+            raise InputError(
+                f"this result of {self.hardware} has no {what}: no accelerator was played for it; "
+                f"santa_sim.run or santa_sim.simulate on one gives results that do"
+            )
+        return self.played
+
+    def _record(self) -> Run:
+        from .run import record
+
+        run = record(*self.played)
+        if run.stalls_fs != self.stalls_fs:
+            raise InputError("the trace or the machine of this result was changed after it was made: play it again")
+        return run
 
     def plot(self) -> matplotlib.figure.Figure:
         """Energy by part and DRAM traffic by kind, a stack each; the figure isn't shown or saved."""
@@ -128,7 +185,7 @@ class Result:
 def _flat(name: str, values: dict) -> dict:
     """{'energy_breakdown_j': {'sram': 1}} -> {'energy_sram_j': 1}: the unit of the field's name goes last."""
     stem, _, unit = name.replace("_breakdown", "").rpartition("_")
-    if unit not in ("j", "bytes", "s", "m2"):
+    if unit not in ("j", "bytes", "s", "fs", "m2"):
         stem, unit = name, ""
     flat = {}
     for key, value in values.items():

@@ -46,7 +46,7 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
     machine = load_hardware(hardware)
     with _no_collection():
         program = compile_trace(trace, machine)
-        run = play(schedule(program, machine), lambda env: _port(env, machine, program), machine, spans, progress)
+        run = play(schedule(program, machine), lambda env: _port(env, machine, program, spans), machine, spans, progress)
 
     area, area_notes = accounting.area(trace.meta, machine)
     moves = accounting.sram_moves(program, run, machine)
@@ -87,12 +87,21 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
         busy_s=busy,
         memory=_memory(run, machine, whole["total"]),
         buffer_peak=run.peak,
+        stalls_fs=run.stalls_fs,
         area_breakdown_m2=area,
         notes=[*_given(meta.get("notes")), *machine.notes, *energy_notes, *area_notes, *_memory_notes(machine)],
         energy_unknown=unknown,
         error=meta.get("quality"),
         spans=run.spans,
+        played=(trace, machine),
     )  # fmt: skip
+
+
+def record(trace: Trace, machine: Hardware) -> Run:
+    """Play a trace as `simulate` does, and keep what every unit and DRAM channel did when."""
+    with _no_collection():
+        program = compile_trace(trace, machine)
+        return play(schedule(program, machine), lambda env: _port(env, machine, program, True), machine, True)
 
 
 @contextlib.contextmanager
@@ -107,10 +116,10 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _port(env, machine: Hardware, program: Program) -> MemoryPort:
+def _port(env, machine: Hardware, program: Program, keep: bool) -> MemoryPort:
     """The machine's memory, in its environment."""
     if machine.memory.model == "bandwidth":
-        return DirectPort(env, BandwidthMemory(machine.memory), machine.gather.outstanding)
+        return DirectPort(env, BandwidthMemory(machine.memory), machine.gather.outstanding, keep)
     items = [item for group in program.groups for stage in group.items.values() for item in stage]
     rows = [item.gather for item in items if item.gather]
     config = machine.memory.config
@@ -122,7 +131,7 @@ def _port(env, machine: Hardware, program: Program) -> MemoryPort:
         )
     widest = max((row.row_bytes for row in rows), default=1)
     bursts = -(-widest // machine.memory.burst_bytes)
-    return BankPort(env, config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S))
+    return BankPort(env, config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S), keep)
 
 
 def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float | str]:
