@@ -8,7 +8,7 @@ import json
 
 import click
 
-from .cli_parts import Progress, json_option, method_options, readable_errors, writable
+from .cli_parts import Progress, json_option, method_options, readable_errors, timeline_option, writable
 
 # commands that live in modules of their own, imported when they are called
 _ELSEWHERE: dict[str, str] = {
@@ -40,9 +40,10 @@ def main() -> None:
 @method_options
 @click.option("--hardware", help="Machine: a shipped name or a .yaml path.  [default: mac_hbm3 for sdpa and topk, else adder_hbm3]")
 @click.option("--output", "-o", callback=writable, metavar="FILE", help="Also save the result as JSON.")
+@timeline_option
 @json_option
 @readable_errors
-def run(workload, method, as_json, output, **arguments) -> None:
+def run(workload, method, as_json, output, timeline, **arguments) -> None:
     """Run METHOD on WORKLOAD (a shipped name or a .yaml path) and simulate it.
 
     Example: santa-sim run llama8b_decode_32k --method s2anta-prop --samples 128
@@ -54,6 +55,8 @@ def run(workload, method, as_json, output, **arguments) -> None:
     _print(result, as_json)
     if output:
         result.save(output)
+    if timeline:
+        result.timeline(timeline)
 
 
 @main.command()
@@ -96,9 +99,10 @@ def trace(workload, method, output, form, hardware, as_json, **arguments) -> Non
 @main.command()
 @click.argument("trace_file", metavar="TRACE", type=click.Path(dir_okay=False))
 @click.option("--hardware", default="adder_hbm3", show_default=True, help="Machine: a shipped name or a .yaml path.")
+@timeline_option
 @json_option
 @readable_errors
-def simulate(trace_file, hardware, as_json) -> None:
+def simulate(trace_file, hardware, as_json, timeline) -> None:
     """Play a saved TRACE on a machine."""
     from .simulator import simulate as play
     from .trace import Trace
@@ -107,6 +111,8 @@ def simulate(trace_file, hardware, as_json) -> None:
     with Progress() as progress:
         result = play(loaded, hardware, progress=functools.partial(progress, "simulating"))
     _print(result, as_json)
+    if timeline:
+        result.timeline(timeline)
 
 
 @main.command()

@@ -125,3 +125,4 @@ def method_options(command: Callable) -> Callable:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (SI units) instead of a table.")
+timeline_option = click.option("--timeline", callback=writable, metavar="FILE", help="Also write what each unit did when, for ui.perfetto.dev.")
