@@ -44,7 +44,12 @@ class Multiprocessors(Model):
 
 
 class Cycles(Model):
-    """Latencies inside a multiprocessor [cycles]: what a chain of dependent instructions waits for."""
+    """Latencies inside a multiprocessor [cycles]: what a chain of dependent instructions waits for.
+
+    arithmetic : float32 and integers;  fp64 : float64 additions and multiplications;  special : special functions and
+    conversions to and from float64;  shared : a load from shared memory;  shuffle : shuffles and votes of a warp
+    barrier : of a block of 512 threads;  cluster : of a cluster, 0 where there are none
+    """
 
     arithmetic: Rate
     fp64: Rate
@@ -52,6 +57,7 @@ class Cycles(Model):
     shared: Rate
     shuffle: Rate
     barrier: Rate
+    cluster: Annotated[TextOrReal, pydantic.Field(ge=0, le=10**6)] = 0.0
 
 
 class L2(Model):
@@ -139,8 +145,11 @@ class Calibration(Model):
         (the paper's Appendix Q)
     gather : rows at random places, cache as for `read`
     dram_latency_s, l2_latency_s : one thread's dependent loads over 1 GB, and over a quarter of the L2 [s]
+    loaded_latency_s : bytes in flight over the bandwidth that they reach, at about a third of the largest bandwidth [s]
     l2_bandwidth_bytes_per_s : repeated reads of a quarter of the L2 by all SMs [B/s]
     atomic_s : between float32 atomic additions to one address [s];  atomics_per_s : to different addresses [1/s]
+    issue_per_cycle : warp instructions that independent float32 multiply-adds issue, of a multiprocessor; null: the machine's
+    latency_cycles : as measured; null: those of the machine
     """
 
     source: Annotated[str, pydantic.Field(min_length=1)]
@@ -151,10 +160,13 @@ class Calibration(Model):
     write: Curve
     gather: tuple[GatherPoint, ...] = ()
     dram_latency_s: Seconds
+    loaded_latency_s: Seconds
     l2_latency_s: Seconds
     l2_bandwidth_bytes_per_s: Rate
     atomic_s: Seconds
     atomics_per_s: Rate
+    issue_per_cycle: Rate | None = None
+    latency_cycles: Cycles | None = None
 
 
 class Gpu(Model):
