@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .confidence import stream, z_limit
-from .draws import bernoulli_scores, captured_tensors
+from .draws import bernoulli_scores, captured_layers
 from .items import Progress, published
 from .plotting import COLOURS, MARKERS, dress, log2_ticks
 from .rows import Found, Row
@@ -41,9 +41,8 @@ def shares(q: np.ndarray, kind: str, B: int, group: int, seed: int) -> tuple[np.
 
 def captured_shares(kind: str, B: int, trials: int, seed: int) -> np.ndarray:
     """Shares [trials, layers, (per head, per group)] of the captured queries."""
-    q, k, _, _ = captured_tensors()
-    return np.array([[[part.mean() for part in shares(queries, kind, B, len(queries) // keys.shape[1], stream(seed, 51, trial, layer, B))]
-                      for layer, (queries, keys) in enumerate(zip(q, k))] for trial in range(trials)])  # fmt: skip
+    return np.array([[[part.mean() for part in shares(layer.q, kind, B, len(layer.q) // layer.k.shape[1], stream(seed, 51, trial, number, B))]
+                      for number, layer in enumerate(captured_layers())] for trial in range(trials)])  # fmt: skip
 
 
 def most_by_monte_carlo(share: float) -> float:

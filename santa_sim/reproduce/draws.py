@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis.quality import attention_weights
 from ..attention import attention
 from ..methods import exact
 from ..methods.kernel import Block, Result
 from ..methods.layer import prepare
 from ..methods.spec import Spec
-from ..tensors import make_tensors
 from ..workload import load_workload
+from .heads import CAPTURED, Heads, heads_of
 
-CAPTURED = "smollm2_decode_2k"
 _READS = exact.SCORE_COUNTS.index("score_reads")
 
 
@@ -36,29 +35,22 @@ class Head:
 
 
 @functools.cache
-def captured_tensors() -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray], tuple[int, ...]]:
-    """Float32 q [H, d], k and v [n_k, H_kv, d] per captured layer of SmolLM2-135M, and the layers' numbers."""
-    made = make_tensors(load_workload(CAPTURED), "float16", 0)
-    q, k, v = ([x.astype(np.float32) for x in part[0]] for part in (made.q, made.k, made.v))
-    return q, k, v, tuple(made.report["layers"])
+def captured_layers() -> tuple[Heads, ...]:
+    """The captured layers of SmolLM2-135M, in float32."""
+    return tuple(Heads(*(x.astype(np.float32) for x in (layer.q, layer.k, layer.v)), layer.p) for layer in heads_of(CAPTURED))
 
 
-def layer_heads(q: np.ndarray, k: np.ndarray, v: np.ndarray, wanted: list[int], name: str) -> list[Head]:
-    """Some query heads of one layer's float32 q [H, d], k and v [n_k, H_kv, d]."""
-    G = q.shape[0] // k.shape[1]
-    heads = []
-    for h in wanted:
-        keys, values = (np.ascontiguousarray(x[:, h // G]) for x in (k, v))
-        p = attention_weights(q, k, h // G)[h % G]
-        heads.append(Head(f"{name}, head {h}", q[h], keys, values, p, p @ values.astype(np.float64)))
-    return heads
+def one_head(layer: Heads, h: int, name: str = "") -> Head:
+    """One query head of a layer."""
+    kv = h // (layer.q.shape[0] // layer.k.shape[1])
+    k, v = (np.ascontiguousarray(x[:, kv]).astype(np.float32) for x in (layer.k, layer.v))
+    return Head(name, layer.q[h].astype(np.float32), k, v, layer.p[h], layer.p[h] @ v.astype(np.float64))
 
 
-@functools.cache
-def captured_heads(wanted: tuple[tuple[int, int], ...]) -> tuple[Head, ...]:
+def captured_heads(wanted: Sequence[tuple[int, int]]) -> list[Head]:
     """Captured heads, each given by (index among the captured layers, query head)."""
-    q, k, v, layers = captured_tensors()
-    return tuple(layer_heads(q[i], k[i], v[i], [h], f"SmolLM2 layer {layers[i]}")[0] for i, h in wanted)
+    numbers = load_workload(CAPTURED).source.layers
+    return [one_head(captured_layers()[i], h, f"SmolLM2 layer {numbers[i]}, head {h}") for i, h in wanted]
 
 
 def estimates(head: Head, method: str, S: int, count: int, seed: int, **options) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .confidence import largest_z, stream, z_limit
-from .draws import bernoulli_scores, captured_tensors
+from .draws import bernoulli_scores, captured_layers
 from .items import Progress, published
 from .plotting import COLOURS, MARKERS, log2_ticks, new_figure
 from .rows import Found, Row
@@ -53,44 +53,45 @@ def slope(errors: np.ndarray) -> float:
     return float(np.polyfit(np.log(BUDGETS[1:]), np.log(errors[1:]), 1)[0])
 
 
-def gaussian_errors(kind: str, trials: int, seed: int, step=lambda: None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Errors of `trials` times INSTANCES instances, what the closed form is missed by, and the queries.
+def gaussian_errors(trials: int, seed: int, progress: Progress) -> tuple[dict, dict, np.ndarray]:
+    """`trials` times INSTANCES instances, the same for both kinds of draws.
 
     Returns
     -------
-    errors [N, len(BUDGETS)], relative;  missed [N, len(BUDGETS)], square error less its closed form, over |p|^2;  q [N, d]
+    errors, missed : by kind, float64 [N, len(BUDGETS)], relative error, and square error less its closed form, over |p|^2
+    q : float32 [N, d]
     """
-    errors, missed, queries = [], [], []
+    errors, missed, queries = {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}, []
     for trial in range(trials):
+        progress("instances", trial * INSTANCES, trials * INSTANCES)
         generator = np.random.default_rng([seed, 6, trial])
         q = generator.standard_normal((INSTANCES, HEAD_DIM), np.float32)
         k = generator.standard_normal((KEYS, INSTANCES, HEAD_DIM), np.float32) * np.float32(HEAD_DIM**-0.5)
         exact = np.einsum("hd,nhd->hn", q, k, optimize=True).astype(np.float64) / math.sqrt(HEAD_DIM)
         size = np.square(exact).sum(axis=1)
         of_feature = np.square(k).sum(axis=0, dtype=np.float64) / HEAD_DIM
-        norm = largest(q)
-        squares = []
-        for B in BUDGETS:
-            made = bernoulli_scores(q, k, kind, B, stream(seed, 6, trial, B, len(kind)))
-            squares.append(np.square(made.scores - exact).sum(axis=1) / size)
-        closed = [(feature_variance(q, kind, B, norm) * of_feature).sum(axis=1) / size for B in BUDGETS]
-        errors.append(np.sqrt(squares).T)
-        missed.append((np.array(squares) - closed).T)
+        for number, kind in enumerate(KINDS):
+            squares, closed = np.empty((2, INSTANCES, len(BUDGETS)))
+            for i, B in enumerate(BUDGETS):
+                made = bernoulli_scores(q, k, kind, B, stream(seed, 6, trial, B, number))
+                squares[:, i] = np.square(made.scores - exact).sum(axis=1) / size
+                closed[:, i] = (feature_variance(q, kind, B, largest(q)) * of_feature).sum(axis=1) / size
+            errors[kind].append(np.sqrt(squares))
+            missed[kind].append(squares - closed)
         queries.append(q)
-        step()
-    return np.concatenate(errors), np.concatenate(missed), np.concatenate(queries)
+    return *({kind: np.concatenate(part) for kind, part in each.items()} for each in (errors, missed)), np.concatenate(queries)
 
 
 def captured_errors(kind: str, B: int, trials: int, seed: int) -> np.ndarray:
     """Relative errors [trials, heads] on the captured queries and keys."""
-    q, k, _, _ = captured_tensors()
     errors = []
     for trial in range(trials):
         of_layers = []
-        for layer, (queries, keys) in enumerate(zip(q, k)):
+        for number, layer in enumerate(captured_layers()):
+            queries, keys = layer.q, layer.k
             exact = np.einsum("kgd,nkd->kgn", queries.reshape(keys.shape[1], -1, keys.shape[2]), keys).reshape(len(queries), -1)
             exact = exact / math.sqrt(keys.shape[2])
-            made = bernoulli_scores(queries, keys, kind, B, stream(seed, 60, trial, layer, len(kind)))
+            made = bernoulli_scores(queries, keys, kind, B, stream(seed, 60, trial, number, len(kind)))
             of_layers.append(np.linalg.norm(made.scores - exact, axis=1) / np.linalg.norm(exact, axis=1))
         errors.append(np.concatenate(of_layers))
     return np.array(errors)
@@ -101,9 +102,9 @@ def reproduce(progress: Progress, seed: int, fast: bool) -> Found:
     many = np.random.default_rng([seed, 61]).standard_normal((100_000, HEAD_DIM), np.float32)
     rows, curves = [], {}
     limit = z_limit(len(BUDGETS))
-    for number, kind in enumerate(KINDS):
-        done = iter(range(1, trials + 1))
-        errors, missed, q = gaussian_errors(kind, trials, seed, lambda: progress(NAMES[kind], number * trials + next(done), 2 * trials))
+    all_errors, all_missed, q = gaussian_errors(trials, seed, progress)
+    for kind in KINDS:
+        errors, missed = all_errors[kind], all_missed[kind]
         curves[kind] = errors.mean(axis=0)
         beyond = errors[:, four] - expected_error(q, kind, 4, largest(q))
         at_four = beyond.mean() + expected_error(many, kind, 4, largest(many)).mean()
