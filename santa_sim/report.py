@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .simulator import Result
+from .simulator.stalls import BUSY, words
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"), (1e-15, "f"))
 
@@ -37,6 +38,20 @@ def _shares(title: str, values: Mapping[str, float], unit: str) -> Table:
     total = sum(values.values()) or 1
     rows = [(name, si(value, unit), f"{100 * value / total:.1f} %") for name, value in values.items() if value]
     return _table(title, ["", unit, "share"], rows)
+
+
+def _times(result: Result) -> Table:
+    """Shares of the latency: what each unit works, and the two causes that it waits for longest, from 1 % on."""
+    rows = []
+    for unit, share in sorted(result.utilization.items(), key=lambda entry: -entry[1]):
+        causes = result.stalls_fs.get("requests" if unit == "dram" else unit, {})
+        waits = sorted(((fs / sum(causes.values()), cause) for cause, fs in causes.items() if cause != BUSY and fs), reverse=True)[:2]
+        texts = [f"{words(cause).removeprefix('waiting for ')} {100 * part:.1f} %" for part, cause in waits if part >= 0.01]
+        if share > 0:
+            rows.append((unit, f"{100 * share:.1f} %", ", ".join(texts)))
+    table = _table("time", ["", "busy", "waits for (dram: the next request)"], rows)
+    table.columns[2].justify = "left"
+    return table
 
 
 def _without(unknown: list[str]) -> str:
@@ -72,13 +87,12 @@ def render(result: Result) -> RenderableType:
     summary = Table(box=None, show_header=False, pad_edge=False)
     for name, text in head:
         summary.add_row(f"[bold]{name}[/bold]", text)
-    busy = sorted(((n, u) for n, u in result.utilization.items() if u > 0), key=lambda x: -x[1])
     operations = [(stage, ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in ops.items() if n)) for stage, ops in result.ops.items()]
     parts: list[RenderableType] = [
         Text(", ".join(what), style="bold"), "", summary, "",
         _shares("energy", result.energy_breakdown_j, "J"), "",
         _shares("DRAM traffic (whole bursts)", {n: b for n, b in result.traffic_bytes.items() if n != "total"}, "B"), "",
-        _table("busy", ["", "of the latency"], [(n, f"{100 * u:.1f} %") for n, u in busy]), "",
+        _times(result), "",
         _table("operations", ["", ""], [(stage, text) for stage, text in operations if text]), "",
         Text("notes", style="bold"),
     ]  # fmt: skip

@@ -167,19 +167,9 @@ class Result:
 
     def plot(self) -> matplotlib.figure.Figure:
         """Energy by part and DRAM traffic by kind, a stack each; the figure isn't shown or saved."""
-        from matplotlib.figure import Figure
+        from .plot import stacks
 
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        energy, traffic = figure.subplots(1, 2)
-        _stack(energy, self.energy_breakdown_j, 1e6, "energy [µJ]")
-        _stack(
-            traffic, {kind: n for kind, n in self.traffic_bytes.items() if kind != "total"}, 1e-6, "DRAM traffic [MB]"
-        )
-        figure.suptitle(
-            f"{self.method}, {self.score} scores on {self.hardware}: "
-            f"{self.latency_s * 1e6:.4g} µs, bound by {self.bound_by}"
-        )
-        return figure
+        return stacks(self)
 
 
 def _flat(name: str, values: dict) -> dict:
@@ -195,16 +185,3 @@ def _flat(name: str, values: dict) -> dict:
         else:
             flat[f"{column}_{unit}" if unit else column] = value
     return flat
-
-
-def _stack(axes, values: dict[str, float], scale: float, label: str) -> None:
-    bottom = 0.0
-    for key, value in values.items():
-        if value > 0:
-            axes.bar([0], [value * scale], bottom=bottom, width=0.5, label=key)
-            bottom += value * scale
-    axes.set_xlim(-0.5, 1.5)
-    axes.set_xticks([])
-    axes.set_ylabel(label)
-    handles, names = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], names[::-1], loc="upper right", fontsize="small", frameon=False)

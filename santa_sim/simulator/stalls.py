@@ -25,14 +25,13 @@ _WORDS = {
     WINDOW: "waiting for a place among the requests in flight",
     DONE: "nothing left to do",
     "work_score": "waiting for scores",
-    "work_requests": "waiting for a turn in the order of requests",
+    "work_requests": "waiting for a turn among requests",
 }
 _BUFFERS = {
-    "scores": "between score and softmax", "rows": "of the gather engine", "stash_tiles": "between stash and sampler",
-    "stash_reads": "for spilled stash", "weights": "of the weights buffer", "q_buffer": "of the operand registers",
-    "k_buffer": "of the K buffer", "v_buffer": "of the V buffer",
+    "scores": "scores for softmax", "rows": "sampled tiles", "stash_tiles": "stash for the sampler", "stash_reads": "spilled stash",
+    "weights": "exponentials", "q_buffer": "queries", "k_buffer": "K", "v_buffer": "V",
 }  # fmt: skip
-_UNITS = {"stash_write": "the stash's write port", "stash_read": "the stash's read port"}
+_UNITS = {"stash_write": "stash (write port)", "stash_read": "stash (read port)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ def words(cause: str) -> str:
         return _WORDS[cause]
     family, _, what = cause.partition("_")
     if family == "data":
-        return f"waiting for memory data ({what})"
+        return f"waiting for memory data ({what.upper() if len(what) == 1 else what})"
     if family == "work":
         return f"waiting for work from {_UNITS.get(what, what)}"
     if what.endswith("_writes"):
