@@ -53,7 +53,7 @@ def run(progress: Callable[[str, int, int], None] | None = None, quick: bool = F
     sink = cupy.zeros(1024, np.uint32)
     groups = {
         "clock": clock, "launch": launches, "stream": streams, "in_flight": in_flight, "strided": strided, "gather": gathers,
-        "l2": second_level, "latency": latencies, "atomic": atomics, "barrier": barriers, "instruction": instructions,
+        "l2": second_level, "latency": latencies, "atomic": atomics, "barrier": barriers, "instruction": instructions, "code": code,
     }  # fmt: skip
     results = {}
     for i, (name, group) in enumerate(groups.items()):
@@ -298,6 +298,17 @@ def instructions(buffer, sink, flush, quick) -> list[dict]:
             launch(kernel(f"many_{name}"), 1, 1024, [ctypes.c_int32(rounds), pointer(cycles), pointer(sink)], shared_bytes=4096)
         done = steps * (32 if name == "mma" else 1024)
         records.append({"what": name, "latency_cycles": latency, "per_cycle": done / float(cycles[0])})
+    return records
+
+
+def code(buffer, sink, flush, quick) -> list[dict]:
+    """Straight-line code of several lengths, run once by one warp of every multiprocessor: just flushed, and run before."""
+    blocks = device.attribute(device.require_cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
+    records = []
+    for kilobytes in (4, 8, 16, 32, 64):
+        call = functools.partial(launch, kernel(f"code_{kilobytes}"), blocks, 32, [pointer(sink)])
+        for cache, cold in (("dirty", flush), ("warm", None)):
+            records.append({"code_bytes": kilobytes * 1024, "cache": cache, **_timed(call, cold)})
     return records
 
 

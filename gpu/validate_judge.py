@@ -93,7 +93,6 @@ def byte_rows(counters: dict, predicted: Sequence[dict]) -> list[dict]:
                     "predicted_read_bytes": guess["dram_read_bytes"], "measured_read_bytes": measured,
                     "error": guess["dram_read_bytes"] / measured - 1 if measured else math.inf,
                     "predicted_write_bytes": guess["dram_write_bytes"], "measured_write_bytes": kernel["dram_write_bytes"],
-                    "evicted_bytes": guess["evicted_bytes"],
                 })  # fmt: skip
     return rows
 

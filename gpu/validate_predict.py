@@ -18,7 +18,7 @@ from .validate_cells import METHODS, TILE, Cell, gaussian_on_host
 # ours; the launches of a step in the order they run
 IMPLEMENTATION = "ours"
 START_OF = {"graph": "graph", "as_called": "stream"}
-CACHE_OF = {"all": "clean", "none": "dirty"}  # the profiler's cache mode -> what the caches hold before a step
+CACHE_OF = {"all": "flushed", "none": "dirty"}  # the profiler's cache mode -> what the caches hold before a step
 
 
 # ---- calibration ----
@@ -60,10 +60,13 @@ def calibration_of(raw: dict) -> dict:
         "write": _curve([x for x in streams if x["what"] == "write"]),
         "gather": _gathers([x for x in micro["gather"] if x["cache"] == "clean"]),
         "dram_latency_s": _nearest(memory, "footprint_bytes", 2**30)["seconds"],
+        "loaded_latency_s": _loaded_latency(micro["in_flight"], card["multiprocessors"], launch["graph_s"]),
         "l2_latency_s": _one(micro["latency"], what="second-level cache")["seconds"],
         "l2_bandwidth_bytes_per_s": 1 / _slope(again, "bytes"),
         "atomic_s": atomics["one address"],
         "atomics_per_s": 1 / atomics["a line each"],
+        "issue_per_cycle": round(_one(micro["instruction"], what="ffma")["per_cycle"] / 32, 3),
+        "latency_cycles": _latencies(micro),
     }  # fmt: skip
 
 
@@ -100,13 +103,20 @@ def _gathers(records: Sequence[dict]) -> list[dict]:
     return [{"row_bytes": row, "rows": rows, "span_bytes": span, "seconds": seconds} for (row, rows, span), seconds in sorted(best.items())]
 
 
-def latencies_of(micro: dict) -> dict[str, float]:
-    """The fields of `Cycles` that the instruction and barrier micro-benchmarks measure [cycles]."""
-    cycles = {x["what"]: x["latency_cycles"] for x in micro["instruction"] if "error" not in x}
+def _loaded_latency(records: Sequence[dict], multiprocessors: int, start_s: float) -> float:
+    """Bytes in flight over the bandwidth they reach, where that is nearest to a third of the largest [s] (Little's law)."""
+    single = [(x["in_flight_bytes"] * multiprocessors, x["bytes"] / (x["seconds"] - start_s)) for x in records if x["loads"] == 1]
+    largest = max(bandwidth for _, bandwidth in single)
+    in_flight, bandwidth = min(single, key=lambda x: abs(x[1] - largest / 3))
+    return in_flight / bandwidth
+
+
+def _latencies(micro: dict) -> dict[str, float]:
+    """The fields of `santa_sim.hardware_gpu.Cycles` [cycles]."""
     names = {"arithmetic": "ffma", "fp64": "dadd", "special": "ex2", "shared": "lds", "shuffle": "shfl"}
-    found = {field: round(cycles[name], 2) for field, name in names.items() if name in cycles}
-    barrier = [x["cycles"] for x in micro["barrier"] if x.get("what") == "block" and x["threads"] == 512]
-    return {**found, **({"barrier": round(barrier[0], 2)} if barrier else {})}
+    found = {field: round(_one(micro["instruction"], what=name)["latency_cycles"], 2) for field, name in names.items()}
+    clusters = [x["cycles"] for x in micro["barrier"] if x["what"] == "cluster"]
+    return {**found, "barrier": round(_one(micro["barrier"], what="block", threads=512)["cycles"], 2), "cluster": round(max(clusters, default=0.0), 2)}
 
 
 # ---- machine ----
@@ -151,7 +161,6 @@ def machine_of(raw: dict) -> dict:
         **fields, "name": f"{name}_calibrated", "compute_capability": card["compute_capability"], "clock_hz": card["clock_hz"],
         "description": f"{card['name']} as measured on {card['date']} by santa-sim validate",
         "multiprocessors": {**fields["multiprocessors"], **sizes, "count": card["multiprocessors"]},
-        "latency_cycles": {**fields["latency_cycles"], **latencies_of(raw["micro"])},
         "l2": {**fields["l2"], "bytes": card["l2_bytes"]},
         "memory": {**fields["memory"], "bytes": card["memory_bytes"], "bandwidth_bytes_per_s": peak_bandwidth(card)},
         "calibration": calibration_of(raw),

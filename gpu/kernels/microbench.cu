@@ -315,6 +315,23 @@ INSTRUCTION(ballot, u32)
 INSTRUCTION(lds, u32)
 INSTRUCTION(mma, Four)
 
+// ---- code that runs once: STEPS instructions of 16 bytes in a row, four chains side by side ----
+
+template <int STEPS>
+__device__ __forceinline__ void straight(u32 *sink) {
+    float x[4];
+    for (int i = 0; i < 4; i++) begin(x[i], i);
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) ffma(x[step % 4]);
+    keep(__float_as_uint(x[0] + x[1] + x[2] + x[3]), sink);
+}
+
+extern "C" __global__ void code_4(u32 *sink) { straight<256>(sink); }
+extern "C" __global__ void code_8(u32 *sink) { straight<512>(sink); }
+extern "C" __global__ void code_16(u32 *sink) { straight<1024>(sink); }
+extern "C" __global__ void code_32(u32 *sink) { straight<2048>(sink); }
+extern "C" __global__ void code_64(u32 *sink) { straight<4096>(sink); }
+
 // cycles and nanoseconds of the same stretch of work: the clock that the multiprocessors run at
 extern "C" __global__ void clock_rate(int rounds, u64 *times, u32 *sink) {
     float x = 0.5f;
