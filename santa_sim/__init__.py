@@ -15,6 +15,8 @@ from .api import make_trace, run
 from .attention import attention
 from .errors import InputError, SimulationError
 from .explore.compare import compare
+from .explore.pareto import pareto
+from .explore.sweep import sweep
 from .hardware import Hardware, load_hardware
 from .methods.spec import METHODS, PRECISIONS, SCORES
 from .schema import shipped as _shipped
@@ -38,5 +40,6 @@ def list_hardware() -> list[str]:
 
 __all__ = [
     "METHODS", "PRECISIONS", "SCORES", "Hardware", "InputError", "Result", "SimulationError", "Trace", "Workload",
-    "attention", "compare", "list_hardware", "list_workloads", "load_dram", "load_hardware", "load_workload", "make_trace", "run", "simulate",
+    "attention", "compare", "list_hardware", "list_workloads", "load_dram", "load_hardware", "load_workload", "make_trace", "pareto", "run",
+    "simulate", "sweep",
 ]  # fmt: skip

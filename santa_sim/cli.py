@@ -13,7 +13,9 @@ from .cli_parts import Progress, json_option, method_options, readable_errors, t
 # commands that live in modules of their own, imported when they are called
 _ELSEWHERE: dict[str, str] = {
     "compare": "santa_sim.explore.command:compare",
+    "sweep": "santa_sim.explore.command:sweep",
     "reproduce": "santa_sim.reproduce.command:command",
+    "validate": "santa_sim.validate_command:validate",
 }
 
 

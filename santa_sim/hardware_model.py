@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -78,24 +79,33 @@ class BankMemoryModel(Model):
     ----------
     model : 'banks'
     dram : str  a table in hwmodels/dram/, the path of one, or a DRAMsim3 .ini file
+    dram_changes : fields of it that differ, by section: {organization: {channels: 8}}
     controller_latency_s : float  [s]  of controller and PHY, added to what the banks take
     """
 
     model: Literal["banks"]
     dram: str
+    dram_changes: dict[str, Any] = {}
     controller_latency_s: Annotated[TextOrReal, pydantic.Field(ge=0, le=1)]
 
     @pydantic.field_validator("dram")
     @classmethod
     def _loads(cls, dram: str) -> str:
-        load_dram(dram)
+        _dram(dram, _changed(dram), "{}")
         return dram
+
+    @pydantic.field_validator("dram_changes")
+    @classmethod
+    def _applies(cls, changes: dict[str, Any], info: pydantic.ValidationInfo) -> dict[str, Any]:
+        if changes and "dram" in info.data:
+            dram = info.data["dram"]
+            _dram(dram, _changed(dram), json.dumps(changes, sort_keys=True))
+        return changes
 
     @property
     def config(self) -> DramConfig:
         """The DRAM's description."""
-        path = Path(self.dram)
-        return _dram(self.dram, path.stat().st_mtime_ns if path.is_file() else 0)
+        return _dram(self.dram, _changed(self.dram), json.dumps(self.dram_changes, sort_keys=True))
 
     @property
     def burst_bytes(self) -> int:
@@ -108,9 +118,17 @@ class BankMemoryModel(Model):
         return round(self.config.peak_bytes_per_s)
 
 
-@functools.lru_cache(maxsize=16)
-def _dram(name: str, _changed: int) -> DramConfig:
-    return load_dram(name)
+def _changed(dram: str) -> int:
+    """When a file of one's own was last written; 0 for a shipped table."""
+    path = Path(dram)
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+@functools.lru_cache(maxsize=64)
+def _dram(name: str, changed: int, changes: str) -> DramConfig:
+    differs = json.loads(changes)
+    config = _dram(name, changed, "{}") if differs else load_dram(name)
+    return config.replace(**{"name": f"{config.name} (changed)", **differs}) if differs else config
 
 
 class Buffer(Model):

@@ -1,6 +1,9 @@
-"""santa-sim compare."""
+"""santa-sim compare | sweep."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import click
 
@@ -45,3 +48,47 @@ def compare(workload, as_json, output, **arguments) -> None:
     click.echo(tables.as_json(frame)) if as_json else tables.show(frame)
     if output:
         tables.write(frame, output)
+
+
+@click.command()
+@click.argument("spec")
+@click.option("--output", "-o", required=True, callback=writable, metavar="FILE", help="Parquet file to write; a sweep that was stopped goes on.")
+@click.option("--jobs", "-j", type=int, help="Processes of this machine.  [default: one for each core]")
+@click.option("--scheduler", metavar="ADDRESS", help="Dask scheduler whose workers do the work, such as tcp://192.0.2.7:8786.")
+@click.option("--yes", is_flag=True, help="Run it however long it is estimated to take.")
+@click.option("--pareto", metavar="COLUMNS", default="latency_s,energy_j,area_m2,error_relative_l2", show_default=True, help="What the printed front minimises.")
+@json_option
+@readable_errors
+def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
+    """Run every point of SPEC (a .yaml file) and write one row a point.
+
+    Example: santa-sim sweep spec.yaml -o out.parquet
+    """
+    import pyarrow.parquet as pq
+
+    from ..errors import choose
+    from . import tables
+    from .pareto import pareto as front
+    from .sweep import run_sweep
+    from .sweep_spec import load_sweep
+
+    checked = load_sweep(spec)
+    with Progress() as progress:
+        run_sweep(checked, Path(output), jobs=jobs, scheduler=scheduler, yes=yes, progress=progress)
+    file = pq.ParquetFile(output)
+    columns = [name.strip() for name in pareto.split(",")]
+    for name in columns:
+        choose("--pareto", name, file.schema_arrow.names)
+    fields = tuple(one.name for one in checked.fields)
+    shown = dict.fromkeys(["point", *fields, *(name for name in (*tables.COLUMNS, *columns) if name in file.schema_arrow.names)])
+    frame = file.read(columns=list(shown)).to_pandas()
+    failed = frame["failure"].notna()
+    summary = {"file": output, "points": len(frame), "failed": int(failed.sum())}
+    best = front(frame[~failed], columns) if not failed.all() else frame[:0]
+    if as_json:
+        click.echo(json.dumps({**summary, "pareto": json.loads(tables.as_json(best))}, indent=2))
+        return
+    click.echo(f"{output}: {len(frame):,} points, {summary['failed']:,} failed; {len(best):,} on the front of {', '.join(columns)}")
+    tables.show(best.head(40), ("point", *fields))
+    for reason, count in frame["failure"].value_counts().head(5).items():
+        click.echo(f"failed {count:,} times: {reason}")

@@ -19,6 +19,7 @@ _SHOWN = (
     ("latency_s", "latency [µs]", 1e6, ".4g"), ("energy_j", "energy [µJ]", 1e6, ".4g"), ("area_m2", "area [mm²]", 1e6, ".4g"),
     ("traffic_total_bytes", "DRAM [MB]", 1e-6, ".4g"), ("error_relative_l2", "error [%]", 100, ".3g"), ("bound_by", "bound by", None, ""),
 )  # fmt: skip
+COLUMNS = (*(entry[0] for entry in _SHOWN), "failure")
 
 
 def check_format(path: str | Path) -> Path:
@@ -47,7 +48,9 @@ def show(frame: pd.DataFrame, fields: tuple[str, ...] = ()) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     shown = [(name, name, None, "") for name in fields if name in frame and name not in [entry[0] for entry in _SHOWN]]
-    shown += [entry for entry in _SHOWN if entry[0] in frame and frame[entry[0]].notna().any()]
+    own = {"S": "samples", "k": "budget_k", "B": "budget_B"}  # an axis and its column in the result
+    said = {own[name] for name in fields if name in own}
+    shown += [entry for entry in _SHOWN if entry[0] in frame and entry[0] not in said and frame[entry[0]].notna().any()]
     shown = [entry for entry in shown if entry[2] or entry[0] in ("method", "hardware", *fields) or frame[entry[0]].nunique(dropna=False) > 1]
     for _, heading, factor, _ in shown:
         table.add_column(heading, justify="right" if factor else "left", no_wrap=True)
