@@ -18,7 +18,7 @@ METHODS = {
     "s2anta-sys": ("s2anta-sys", None), "s2anta-prop": ("s2anta-prop", "largest-remainder"),
     "s2anta-prop-systematic": ("s2anta-prop", "systematic"), "s2anta-flash": ("s2anta-flash", None),
 }  # fmt: skip
-DEFAULT_METHODS = ("s2anta-sys", "s2anta-prop", "s2anta-prop-systematic", "s2anta-strat", "s2anta-flash", "topk")
+DEFAULT_METHODS = ("sdpa", "s2anta-sys", "s2anta-prop", "s2anta-prop-systematic", "s2anta-strat", "s2anta-flash", "topk")
 DEFAULT_N_K = (4096, 16384, 32768, 131072)
 DEFAULT_SAMPLES = (128, 1024)
 FLASH_SAMPLES = 2048  # the paper's S for the flash form, which draws at least one sample of every tile

@@ -24,7 +24,7 @@ class Verdict:
 
 def time_rows(cells: Sequence[dict], predicted: Sequence[dict], peak_bytes_per_s: float) -> list[dict]:
     """Predicted beside measured, as a graph and as called, with the flags of each measurement."""
-    by_name = {record["name"]: record for record in predicted}
+    by_name = {record["name"]: record for record in predicted if "refused" not in record}
     rows = []
     for cell in cells:
         if "refused" in cell or cell["name"] not in by_name:

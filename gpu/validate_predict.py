@@ -15,7 +15,6 @@ from ..simulator.gpu import predict
 from ..simulator.gpu.work import Work, work_of
 from .validate_cells import METHODS, TILE, Cell, gaussian_on_host
 
-# ours; the launches of a step in the order they run
 IMPLEMENTATION = "ours"
 START_OF = {"graph": "graph", "as_called": "stream"}
 CACHE_OF = {"all": "flushed", "none": "dirty"}  # the profiler's cache mode -> what the caches hold before a step
@@ -235,17 +234,23 @@ def work_for(cell: Cell, works: dict[str, dict]) -> Work:
 
 
 def predict_cells(cells: Sequence[Cell], works: dict[str, dict], machine: Gpu) -> list[dict]:
-    """For each cell: predicted seconds as a graph and as called, each launch, and its DRAM bytes for both cache modes."""
+    """For each cell: predicted seconds as a graph and as called, each launch, and its DRAM bytes for both cache modes.
+
+    A cell that the model has no description for is a record with `refused`.
+    """
     predicted = []
     for cell in cells:
         work = work_for(cell, works)
         record: dict = {"name": cell.name}
-        for how, start in START_OF.items():
-            frame = predict(work, machine, IMPLEMENTATION, start=start, cache="dirty")
-            record[how] = {"seconds": float(frame.time_s.sum())}
-            if how == "graph":
-                record["launches"] = _plain(frame)
-        record["bytes"] = {mode: _plain(predict(work, machine, IMPLEMENTATION, start="graph", cache=cache)) for mode, cache in CACHE_OF.items()}
+        try:
+            for how, start in START_OF.items():
+                frame = predict(work, machine, IMPLEMENTATION, start=start, cache="dirty")
+                record[how] = {"seconds": float(frame.time_s.sum())}
+                if how == "graph":
+                    record["launches"] = _plain(frame)
+            record["bytes"] = {mode: _plain(predict(work, machine, IMPLEMENTATION, start="graph", cache=cache)) for mode, cache in CACHE_OF.items()}
+        except InputError as error:
+            record = {"name": cell.name, "refused": str(error)}
         predicted.append(record)
     return predicted
 

@@ -12,7 +12,7 @@ def markdown(result: dict, verdicts: Sequence[Verdict], plots: Sequence[str] = (
     raw = result["raw"]
     parts = [f"# GPU timing model against {raw['card']['name']}", _card(raw), "## Verdicts", _verdicts(verdicts)]
     parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots]
-    parts += ["## Times", _times(result["time"]), "## DRAM bytes", _bytes(result["bytes"], raw.get("counters", {})), "## Against dense attention",
+    parts += ["## Times", _times(result["time"], result["predicted"]), "## DRAM bytes", _bytes(result["bytes"], raw.get("counters", {})), "## Against dense attention",
               _peers(result["speed_ups"], raw), "## Outputs", _outputs(raw["cells"]), "## Calibration", _calibration(result["machine"])]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -62,15 +62,17 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
         (v.name, number(v.name, v.allowed), number(v.name, v.found), words[v.holds], v.note) for v in verdicts])  # fmt: skip
 
 
-def _times(rows: Sequence[dict]) -> str:
+def _times(rows: Sequence[dict], predicted: Sequence[dict]) -> str:
+    refused = [f"Not predicted: {record['name']}: {record['refused']}" for record in predicted if "refused" in record]
     if not rows:
-        return "No cell was measured."
+        return "\n\n".join(["No cell was both measured and predicted.", *refused])
     lines = [(row["name"], us(row["graph"]["predicted_s"]), us(row["graph"]["measured_s"]),
               f"{us(row['graph']['low_s'])} … {us(row['graph']['high_s'])}", percent(row["graph"]["error"]), us(row["as_called"]["predicted_s"]),
               us(row["as_called"]["measured_s"]), us(row["host_s"]), "; ".join([*row["flags"]])) for row in rows]  # fmt: skip
     return (table(("cell", "predicted, µs", "measured, µs", "10 % … 90 %", "error", "as called, predicted", "as called, measured", "host, µs", "flags"), lines)
             + "\n\nPredicted and measured are of a graph replay; 'as called' is the same launches on a stream behind a long kernel. 'host' is what one call "
-            "takes the host when the GPU is idle: shorter steps, called one by one, wait for the host, which the model doesn't describe.")  # fmt: skip
+            "takes the host when the GPU is idle: shorter steps, called one by one, wait for the host, which the model doesn't describe."
+            + "".join(f"\n\n{line}" for line in refused))  # fmt: skip
 
 
 def _bytes(rows: Sequence[dict], counters: dict) -> str:
