@@ -23,7 +23,7 @@ SCHEMA = "santa_sim.gpu_validation"
 Progress = Callable[[str, int, int], None]
 
 
-def measure(cells: Sequence[Cell], *, counters: bool = True, quick: bool = False, progress: Progress | None = None,
+def measure(cells: Sequence[Cell], *, counters: bool = True, quick: bool = False, few: bool = True, progress: Progress | None = None,
             keep: Callable[[dict], None] | None = None) -> dict:  # fmt: skip
     """Everything a verdict needs from this machine's card, as plain data; see `validate_collect.collect`.
 
@@ -37,7 +37,7 @@ def measure(cells: Sequence[Cell], *, counters: bool = True, quick: bool = False
 
     works = validate_predict.works_of(cells, "gpu", progress)
     raw = {"schema": SCHEMA, "works": works}
-    return raw | validate_collect.collect(cells, counters=counters, quick=quick, progress=progress,
+    return raw | validate_collect.collect(cells, counters=counters, quick=quick, few=few, progress=progress,
                                           keep=None if keep is None else lambda part: keep(raw | part))  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def check_output(cell: Cell, inputs: Inputs, plan, out) -> dict:
         counting = make_plan(cell.spec(), 1, H, H_KV, D, cell.n_k, tile=TILE, instrument=True)
         decode(counting, *first, cupy.empty((1, H, D), cupy.float32))
         if method == "topk":
-            rows = counting.work["rows"][0].astype(cupy.int64)
+            rows = counting.work["selected"][0].astype(cupy.int64)
             chosen = cupy.zeros_like(weights)
             cupy.put_along_axis(chosen, rows, cupy.take_along_axis(weights, rows, 1), 1)
             best = cupy.argpartition(weights, -cell.S, axis=1)[:, -cell.S :]
