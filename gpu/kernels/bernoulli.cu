@@ -45,8 +45,11 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
     wait_for_predecessor();
     list += kv_head * LIST;
     const int count = list[0];
-    for (int i = threadIdx.x; i < count; i += SCORE_THREADS) features[i] = list[4 + i];
-    for (int i = threadIdx.x; i < count * (PAD / 4); i += SCORE_THREADS)
+    // the whole list, so that no load waits for `count`; what lies beyond it isn't used
+#pragma unroll
+    for (int i = threadIdx.x; i < D; i += SCORE_THREADS) features[i] = list[4 + i];
+#pragma unroll
+    for (int i = threadIdx.x; i < D * (PAD / 4); i += SCORE_THREADS)
         ((float4 *)of_feature)[i] = ((const float4 *)(weights + kv_head * D * PAD))[i];
     __syncthreads();
 

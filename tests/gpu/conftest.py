@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for gpu_inputs
 
 
 @pytest.fixture(scope="session")
