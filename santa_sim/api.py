@@ -44,7 +44,7 @@ def run(workload: str | Workload, method: str, S=None, *, k: int | None = None, 
     method : 'sdpa', 'topk', 'santa', 's2anta-strat', 's2anta-sys', 's2anta-prop' or 's2anta-flash'
     S : int, or one per layer; samples per query and head (sampled methods).  k : int, keys kept (top-k)
     score : 'exact', 'bernoulli', 'bernoulli-stratified' or 'bernoulli-mean-group', with B draws per feature
-    hardware : shipped name, path, mapping or Hardware; by default 'mac_hbm3' for sdpa and topk, which multiply in the value
+    hardware : shipped name, path, mapping, Hardware or Gpu (such as 'h200'); by default 'mac_hbm3' for sdpa and topk, which multiply in the value
         stage, and 'adder_hbm3' for the sampled methods
     precision : 'fp32', 'fp16', 'bf16', 'int8' or 'int16'; by default the workload's own type
     seed : the draws' seed.  tensor_seed : the synthetic tensors' seed

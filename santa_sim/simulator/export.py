@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..errors import InputError
 from ..trace import Trace
 from .compile import addresses_of, addresses_of_rows, compile_trace
 from .schedule import schedule
@@ -32,6 +33,8 @@ def memory_requests(trace: Trace, hardware: Hardware) -> Iterator[tuple[np.ndarr
     InputError
         The machine lacks a unit that the trace needs, or the trace's items don't hang together.
     """
+    if getattr(hardware, "kind", None) == "gpu":
+        raise InputError(f"hardware={hardware.name!r}: a GPU's memory requests aren't modelled one by one; write an accelerator, such as 'adder_hbm3'")
     jobs = schedule(compile_trace(trace, hardware), hardware).jobs["dram"]
     return _requests(jobs, hardware.memory.burst_bytes)
 

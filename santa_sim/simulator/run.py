@@ -20,17 +20,18 @@ from .result import Result
 from .schedule import schedule
 
 if TYPE_CHECKING:
+    from ..hardware_gpu import Gpu
     from ..hardware_model import Hardware
 
 
-def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hbm3", *, spans: bool = False,
+def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware | Gpu = "adder_hbm3", *, spans: bool = False,
              progress: Callable[[int, int], None] | None = None) -> Result:  # fmt: skip
     """Play a trace on a machine.
 
     Parameters
     ----------
     trace : Trace
-    hardware : name of a machine in hwmodels/, path of a .yaml file, mapping of its fields, or Hardware.
+    hardware : name of a machine in hwmodels/, path of a .yaml file, mapping of its fields, Hardware or Gpu.
     spans : keep what each unit did when (`Result.spans`).
     progress : called now and then with (memory jobs issued, memory jobs in all).
 
@@ -41,9 +42,13 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware = "adder_hb
     SimulationError
         The machine got stuck, or simulated time passed 9,000 s.
     """
-    from ..hardware import load_hardware  # hardware reads the tables of this package
+    from ..hardware import Gpu, load_hardware  # hardware reads the tables of this package
 
     machine = load_hardware(hardware)
+    if isinstance(machine, Gpu):
+        from .gpu.play import play as play_on_gpu
+
+        return play_on_gpu(trace, machine, spans)
     with _no_collection():
         program = compile_trace(trace, machine)
         run = play(schedule(program, machine), lambda env: _port(env, machine, program, spans), machine, spans, progress)

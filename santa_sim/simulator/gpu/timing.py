@@ -137,7 +137,7 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
         **{f"{name}_s": seconds for name, seconds in limits.items()}, "bound_by": bound_by,
         "dram_read_bytes": sum(kinds[k] for k in KINDS if k.endswith("read")),
         "dram_write_bytes": sum(kinds[k] for k in KINDS if k.endswith("write")),
-        "l2_bytes": requested, **kinds,
+        "l2_bytes": requested - made - launch.output_bytes, "l2_written_bytes": made + launch.output_bytes, **kinds,
     }  # fmt: skip
 
 
