@@ -52,7 +52,11 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware | Gpu = "ad
     with _no_collection():
         program = compile_trace(trace, machine)
         run = play(schedule(program, machine), lambda env: _port(env, machine, program, spans), machine, spans, progress)
+    return result_of(trace, machine, program, run)
 
+
+def result_of(trace: Trace, machine: Hardware, program: Program, run: Run) -> Result:
+    """What a run of a trace's program on a machine says."""
     area, area_notes = accounting.area(trace.meta, machine)
     moves = accounting.sram_moves(program, run, machine)
     energy, unknown, energy_notes = accounting.energy(trace, run, moves, machine, math.fsum(area.values()))
