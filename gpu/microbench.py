@@ -302,13 +302,16 @@ def instructions(buffer, sink, flush, quick) -> list[dict]:
 
 
 def code(buffer, sink, flush, quick) -> list[dict]:
-    """Straight-line code of several lengths, run once by one warp of every multiprocessor: just flushed, and run before."""
+    """Code of several lengths that one warp of every multiprocessor runs through once, twice, three times: in a row, or in
+    pieces of 512 bytes that are called in an order that jumps about; caches just flushed, and as the run before left them."""
     blocks = device.attribute(device.require_cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
     records = []
-    for kilobytes in (4, 8, 16, 32, 64):
-        call = functools.partial(launch, kernel(f"code_{kilobytes}"), blocks, 32, [pointer(sink)])
-        for cache, cold in (("dirty", flush), ("warm", None)):
-            records.append({"code_bytes": kilobytes * 1024, "cache": cache, **_timed(call, cold)})
+    for how in ("straight", "jumping"):
+        for kilobytes in (4, 8, 16, 32, 64):
+            for passes in (1, 2, 3):
+                call = functools.partial(launch, kernel(f"{how}_{kilobytes}"), blocks, 32, [ctypes.c_int32(passes), pointer(sink)])
+                for cache, cold in (("dirty", flush), ("warm", None)):
+                    records.append({"what": how, "code_bytes": kilobytes * 1024, "passes": passes, "cache": cache, **_timed(call, cold)})
     return records
 
 
