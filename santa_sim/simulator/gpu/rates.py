@@ -14,8 +14,9 @@ STARTS = ("graph", "stream")
 # ---- the rule for cards without a calibration ----
 # Share of the data sheet's bandwidth that long streams reach: 4,406 of 4,800 GB/s on an H200 (measured, torch.sum).
 STREAM_SHARE = 0.92
-# Share that rows of some hundred bytes at random places reach: an assumption (a row buffer opened for one row).
-GATHER_SHARE = 0.5
+# Share that rows of some hundred bytes at random places reach: 0.66 for 16 MB of 256-byte rows, 0.83 for 64 MB, by
+# micro-benchmarks of one H200 (benchmarks/gpu_validation).
+GATHER_SHARE = 0.75
 # What a cache full of others' updated lines adds to a stream, and the latency of a memory that all stream from over that of
 # an idle one: micro-benchmarks of one H200 (benchmarks/gpu_validation).
 DIRTY_S, DIRTY_SHARE = 1.5e-6, 0.08

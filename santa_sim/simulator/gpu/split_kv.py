@@ -1,6 +1,6 @@
-"""Dense attention split over keys and merged by a second kernel, as FlashDecoding and FlashInfer do it.
+"""Dense attention: decode split over keys and merged by a second kernel, as FlashDecoding and FlashInfer do it; prefill in one.
 
-K and V stream once. Taken as bound by bandwidth: the arithmetic of one query row per head is far below any card's rates, and
+K and V stream once; in prefill, once for every 128 queries of a head. Taken as bound by bandwidth: the arithmetic of one query row per head is far below any card's rates, and
 those kernels' instructions aren't counted here, so that this is the fastest such a kernel can be.
 """
 
@@ -18,6 +18,8 @@ def launches(work: Work, gpu: Gpu) -> list[Launch]:
     """Split and merge."""
     if work.method != "sdpa":
         raise InputError(f"implementation='split-kv' computes sdpa, not {work.method!r}; write implementation='ours'")
+    if work.prefill:
+        return [_prefill(work)]
     # two blocks per multiprocessor, as long as a block has 64 keys or more
     heads = work.H_kv * work.batch
     splits = max(1, min(-(-2 * gpu.multiprocessors.count // heads), -(-max(work.lengths) // 64)))
@@ -39,3 +41,14 @@ def launches(work: Work, gpu: Gpu) -> list[Launch]:
         l2_bytes=partials.bytes,
     )  # fmt: skip
     return [split, merge]
+
+
+def _prefill(work: Work) -> Launch:
+    """One block for 128 queries of a head, on tensor cores."""
+    blocks = work.H * -(-work.batch // 128)
+    last = Chain(shared=2, shuffle=5, barrier=2, arithmetic=40, special=2)
+    return Launch(
+        "prefill", ("score", "value", "output"), blocks, 256, 128, 65536, chain=Chain(stream=1) + last, drain=last, q_bytes=work.q_bytes,
+        k_bytes=work.k_bytes, v_bytes=work.v_bytes, tensor_flops=4.0 * work.keys * work.H * work.d, special=work.keys * work.H,
+        output_bytes=work.output_bytes, l2_bytes=work.q_bytes + 2.0 * work.k_requested_bytes * work.G / 128,
+    )  # fmt: skip

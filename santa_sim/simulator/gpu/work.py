@@ -29,6 +29,8 @@ class Work:
     k_bytes, v_bytes, q_bytes, output_bytes : bytes that have to come or go once, in whole sectors [B]
     k_requested_bytes : of K that all steps ask for together [B]
     features : (feature, KV head) pairs of K that are read, for Bernoulli scores, over all sequences; None for exact scores
+    prefill : the steps are the queries of one pass, which kernels may take together
+    layer : number of the layer
     """
 
     method: str
@@ -51,6 +53,7 @@ class Work:
     output_bytes: int
     k_requested_bytes: int
     features: float | None = None
+    prefill: bool = False
     layer: int = 0
 
     @property
@@ -165,7 +168,8 @@ def _work_of_layer(trace: Trace, items, layer: int, S: int | None) -> Work:
         H_kv=meta["n_kv_heads"], d=d, tile=meta["tile"], lengths=tuple(lengths), S=S, k=meta.get("budget_k"), samples=adds // d,
         head_rows=min(int(items["unique_rows_per_head"].sum()) * max(1, queries // len(meta["n_k"])), adds // d), v_rows=rows,
         k_bytes=seen.bytes("k"), v_bytes=seen.bytes("v"), q_bytes=seen.bytes("q"), output_bytes=seen.bytes("output"),
-        k_requested_bytes=max(asked, 1), features=features if meta["score"] != "exact" else None, layer=layer,
+        k_requested_bytes=max(int(asked), 1), features=features if meta["score"] != "exact" else None, prefill=meta["kind"] == "prefill",
+        layer=layer,
     )  # fmt: skip
 
 
