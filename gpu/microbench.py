@@ -53,7 +53,7 @@ def run(progress: Callable[[str, int, int], None] | None = None, quick: bool = F
     sink = cupy.zeros(1024, np.uint32)
     groups = {
         "clock": clock, "launch": launches, "stream": streams, "in_flight": in_flight, "strided": strided, "gather": gathers,
-        "l2": second_level, "latency": latencies, "atomic": atomics, "barrier": barriers, "instruction": instructions, "code": code,
+        "l2": second_level, "kept": kept, "latency": latencies, "atomic": atomics, "barrier": barriers, "instruction": instructions, "code": code,
     }  # fmt: skip
     results = {}
     for i, (name, group) in enumerate(groups.items()):
@@ -214,6 +214,28 @@ def second_level(buffer, sink, flush, quick) -> list[dict]:
                                      [pointer(buffer), ctypes.c_int64(size // 16), ctypes.c_int32(rounds), pointer(sink)])  # fmt: skip
             call()
             records.append({"buffer_bytes": size, "rounds": rounds, "bytes": size * rounds, "seconds": measure(graph_of(call), None, 3, 10).median_s})
+    return records
+
+
+def kept(buffer, sink, flush, quick) -> list[dict]:
+    """Bytes written, and written and then read by the next kernel: what of them the second-level cache still holds."""
+    number = device.require_cupy().cuda.runtime.getDevice()
+    whole = device.attribute(number, "L2CacheSize")
+    records = []
+    for eighths in range(1, 13):
+        size = whole * eighths // 8 // 16384 * 16384
+        blocks, pieces = size // 16384, ctypes.c_int64(size // 16)
+
+        def write(blocks=blocks, pieces=pieces):
+            launch(kernel("write_4"), blocks, THREADS, [pointer(buffer), pieces])
+
+        def both(blocks=blocks, pieces=pieces):
+            write(blocks, pieces)
+            launch(kernel("read_4"), blocks, THREADS, [pointer(buffer), pieces, pointer(sink)])
+
+        alone, after = _timed(write, flush)["seconds"], _timed(both, flush)["seconds"]
+        records.append({"bytes": size, "write_s": alone, "write_and_read_s": after, "seconds": after - alone})
+    _clear(buffer)
     return records
 
 

@@ -10,6 +10,7 @@ from .validate_judge import TIME_MEAN, TIME_WORST
 
 COLOURS = dict(zip(METHODS, ("#000000", "#D55E00", "#999999", "#56B4E9", "#0072B2", "#E69F00", "#009E73", "#CC79A7")))
 MARKERS = dict(zip(METHODS, ("P", "v", "x", "^", "o", "s", "D", "*")))
+HOLLOW = ("s2anta-prop-systematic",)  # drawn around s2anta-sys, whose kernel it shares
 PEER_COLOUR = "#666666"
 
 
@@ -33,6 +34,22 @@ def _figure(columns: int = 1, width: float = 7.0):
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
+def _style(method: str) -> dict:
+    """Marker arguments of a method."""
+    face = "none" if method in HOLLOW else COLOURS[method]
+    return {"marker": MARKERS[method], "markerfacecolor": face, "markeredgecolor": COLOURS[method], "markersize": 9 if method in HOLLOW else 6, "linestyle": ""}
+
+
+def _log_ticks(axes, which: str) -> None:
+    """Plain numbers 1, 2 and 5 times powers of ten on a logarithmic axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis = getattr(axes, which + "axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _methods(rows: Sequence[dict]) -> list[str]:
     present = {row["method"] for row in rows}
     return [name for name in METHODS if name in present]
@@ -47,7 +64,7 @@ def predicted_vs_measured(result: dict):
     for method in _methods(rows):
         mine = [row for row in rows if row["method"] == method]
         for axes, y in ((left, [row["graph"]["predicted_s"] * 1e6 for row in mine]), (right, [100 * row["graph"]["error"] for row in mine])):
-            axes.scatter([row["graph"]["measured_s"] * 1e6 for row in mine], y, color=COLOURS[method], marker=MARKERS[method], s=34, label=method, zorder=3)
+            axes.plot([row["graph"]["measured_s"] * 1e6 for row in mine], y, label=method, zorder=3, **_style(method))
     ends = [min(row["graph"]["measured_s"] for row in rows) * 0.8e6, max(row["graph"]["measured_s"] for row in rows) * 1.25e6]
     left.plot(ends, ends, color="black", linewidth=1)
     for share, style in ((TIME_MEAN, "--"), (TIME_WORST, ":")):
@@ -59,7 +76,9 @@ def predicted_vs_measured(result: dict):
     right.set(xscale="log", xlabel="measured time [µs]", ylabel="predicted / measured − 1 [%]",
               title=f"Error; dashed ±{100 * TIME_MEAN:.0f} %, dotted ±{100 * TIME_WORST:.0f} %")  # fmt: skip
     left.legend(fontsize=8)
+    _log_ticks(left, "y")
     for axes in (left, right):
+        _log_ticks(axes, "x")
         axes.grid(True, which="major", alpha=0.3)
     return figure
 
@@ -71,7 +90,7 @@ def latency(result: dict):
         return None
     precision = sorted({row["precision"] for row in rows})[0]
     batches = sorted({row["batch"] for row in rows})
-    figure, panels = _figure(len(batches), 5.5 * len(batches))
+    figure, panels = _figure(len(batches), 2.2 + 4.6 * len(batches))
     for axes, batch in zip(panels, batches):
         for method in _methods(rows):
             mine = [row for row in rows if (row["method"], row["batch"], row["precision"]) == (method, batch, precision)]
@@ -80,7 +99,7 @@ def latency(result: dict):
                 x = [row["n_k"] for row in mine]
                 axes.plot(x, [row["graph"]["predicted_s"] * 1e6 for row in mine], color=COLOURS[method], linewidth=1.2)
                 budget = {"sdpa": "", "topk": f", k = {mine[0]['S']}"}.get(method, f", S = {mine[0]['S']}")
-                axes.plot(x, [row["graph"]["measured_s"] * 1e6 for row in mine], MARKERS[method], color=COLOURS[method], markersize=6, label=method + budget)
+                axes.plot(x, [row["graph"]["measured_s"] * 1e6 for row in mine], label=method + budget, zorder=3, **_style(method))
         for name, style in (("SDPA cuDNN", "--"), ("SDPA flash", ":"), ("FlashInfer, tensor cores", "-.")):
             theirs = sorted((p for p in peers if (p["name"], p["batch"], p["precision"]) == (name, batch, precision)), key=lambda p: p["n_k"])
             if theirs:
@@ -88,11 +107,13 @@ def latency(result: dict):
         axes.set(xscale="log", yscale="log", xlabel="n_k, keys per sequence", ylabel="time of a decode step [µs]",
                  title=f"batch {batch}, {precision}: markers measured, lines predicted")  # fmt: skip
         axes.set_xscale("log", base=2)
-        ticks = sorted({row["n_k"] for row in rows})
+        ticks = sorted({row["n_k"] for row in rows if row["batch"] == batch})
         axes.set_xticks(ticks, [f"{n // 1024}k" if n % 1024 == 0 else f"{n}" for n in ticks])
         axes.minorticks_off()
+        _log_ticks(axes, "y")
         axes.grid(True, which="major", alpha=0.3)
-        axes.legend(fontsize=7.5)
+    lines, labels = panels[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside right upper", fontsize=8)
     return figure
 
 
@@ -112,7 +133,7 @@ def roofline(result: dict):
             flops = row["batch"] * H * (2 * row["n_k"] * D + values)
             points.append((flops / size, flops / row["graph"]["measured_s"] / 1e12))
         xs += [x for x, _ in points]
-        axes.scatter(*zip(*points), color=COLOURS[method], marker=MARKERS[method], s=34, label=method, zorder=3)
+        axes.plot(*zip(*points), label=method, zorder=3, **_style(method))
     sm, calibration = machine["multiprocessors"], machine["calibration"]
     peak = machine["memory"]["bandwidth_bytes_per_s"]
     curve = calibration["read_dirty"] or calibration["read"]
@@ -128,6 +149,7 @@ def roofline(result: dict):
     ticks = [x for x in (0.5, 1, 2, 4, 8, 16, 32, 64) if span[0] <= x <= span[1]]
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
+    _log_ticks(axes, "y")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
     return figure
