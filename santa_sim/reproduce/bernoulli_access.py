@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .confidence import stream, z_limit
-from .draws import bernoulli_scores, captured_layers
+from .draws import bernoulli_scores, captured_layers, feature_major
 from .items import Progress, published
 from .plotting import COLOURS, MARKERS, dress, log2_ticks
 from .rows import Found, Row
@@ -35,7 +35,7 @@ def closed_form(q: np.ndarray, kind: str, B: int, group: int) -> tuple[np.ndarra
 def shares(q: np.ndarray, kind: str, B: int, group: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Share of features that the kernel reads per head and per group, [H / group] each, for q [H, d]."""
     one_key = np.zeros((1, len(q) // group, q.shape[1]), np.float32)
-    made = bernoulli_scores(q, one_key, kind, B, seed)
+    made = bernoulli_scores(feature_major(q, one_key), kind, B, seed)
     return made.per_head, made.per_group
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..attention import attention
 from ..methods import exact
 from ..methods.kernel import Block, Result
-from ..methods.layer import prepare
+from ..methods.layer import Layer, prepare
 from ..methods.spec import Spec
 from ..workload import load_workload
 from .heads import CAPTURED, Heads, heads_of
@@ -74,16 +74,27 @@ class Scores:
     per_group: np.ndarray
 
 
-def bernoulli_scores(q: np.ndarray, k: np.ndarray, score: str, B: int, seed: int) -> Scores:
-    """Score one decode step of float32 q [H, d] against k [n_k, H_kv, d] with the kernel's score stage alone."""
-    H, d = q.shape
-    n_k, H_kv, _ = k.shape
+def feature_major(q: np.ndarray, k: np.ndarray) -> Layer:
+    """Float32 q [H, d] and k [n_k, H_kv, d] of a decode step as the Bernoulli score stage takes them."""
+    return prepare(_bernoulli_spec("bernoulli", 1, 0), q[None], k, k, _tile(len(k)))
+
+
+def bernoulli_scores(layer: Layer, score: str, B: int, seed: int) -> Scores:
+    """Score one decode step (`feature_major`) with the kernel's score stage alone."""
+    spec = _bernoulli_spec(score, B, seed)
+    (_, H, d), (n_k, H_kv, _) = layer.q.shape, layer.k.shape
     G = H // H_kv
-    spec = Spec(method="topk", k=1, score=score, B=B, precision="fp32", seed=seed)  # top-k keeps the scores themselves
-    tile = min(n_k, 1024)
     seen = np.zeros((H_kv, G, n_k), bool)
-    block = Block(spec, prepare(spec, q[None], k, k, tile), 0, 0, None, tile, np.array([0]), np.full(G, n_k), 0, seen)
+    block = Block(spec, layer, 0, 0, None, _tile(n_k), np.array([0]), np.full(G, n_k), 0, seen)
     result = Result(np.zeros((H_kv, G, d), np.float32), np.zeros((H_kv, block.T, len(exact.SCORE_COUNTS)), np.int64))
     scores, _, _ = block.scores(result)
     reads = result.scores[:, :, _READS].sum(axis=1) - G * d  # scalars of K; those of the query are counted with them
     return Scores(scores.reshape(H, n_k), reads / (n_k * G * d), result.features.mean(axis=1))
+
+
+def _bernoulli_spec(score: str, B: int, seed: int) -> Spec:
+    return Spec(method="topk", k=1, score=score, B=B, precision="fp32", seed=seed)  # top-k keeps the scores themselves
+
+
+def _tile(n_k: int) -> int:
+    return min(n_k, 1024)

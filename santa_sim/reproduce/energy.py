@@ -19,6 +19,7 @@ from .rows import Found, Row
 
 ITEM = "energy"
 BUDGET = 128
+EXACT = 1e-9  # the accounting adds up whole operations: only float64's rounding is left
 METHODS = ("topk", "santa")
 MACHINES = {  # top-k multiplies in the value stage, SANTA doesn't
     "HBM3": {"topk": "mac_hbm3", "santa": "adder_hbm3"},
@@ -120,10 +121,10 @@ def _arithmetic_rows(found: dict) -> list[Row]:
         what = f"{precision.upper()}, {accumulator} sums"
         # the paper gives FP16's costs, and for FP32 also what they add up to
         rows += [
-            Row(ITEM, f"{what}: top-k, per element", topk.arithmetic * 1e12, costs.get("topk"), costs["mult"] + costs["add"], 0.005, unit="pJ"),
-            Row(ITEM, f"{what}: SANTA, per element", santa.arithmetic * 1e12, costs.get("santa"), costs["add"], 0.005, unit="pJ"),
+            Row(ITEM, f"{what}: top-k, per element", topk.arithmetic * 1e12, costs.get("topk"), costs["mult"] + costs["add"], EXACT, unit="pJ"),
+            Row(ITEM, f"{what}: SANTA, per element", santa.arithmetic * 1e12, costs.get("santa"), costs["add"], EXACT, unit="pJ"),
             Row(ITEM, f"{what}: top-k over SANTA", topk.arithmetic / santa.arithmetic, costs.get("ratio"), (costs["mult"] + costs["add"]) / costs["add"],
-                0.02, note="published as about 5" if "ratio" in costs else "the paper gives the costs of FP16, not their ratio"),
+                EXACT, note="published as about 5" if "ratio" in costs else "the paper gives the costs of FP16, not their ratio"),
             Row(ITEM, f"{what}: top-k over SANTA, division by S counted", topk.arithmetic / (santa.arithmetic + santa.normalize), costs.get("ratio"),
                 note="one multiplication per output element; top-k's is in its softmax"),
         ]  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .confidence import largest_z, stream, z_limit
-from .draws import bernoulli_scores, captured_layers
+from .draws import bernoulli_scores, captured_layers, feature_major
 from .items import Progress, published
 from .plotting import COLOURS, MARKERS, log2_ticks, new_figure
 from .rows import Found, Row
@@ -70,10 +70,11 @@ def gaussian_errors(trials: int, seed: int, progress: Progress) -> tuple[dict, d
         exact = np.einsum("hd,nhd->hn", q, k, optimize=True).astype(np.float64) / math.sqrt(HEAD_DIM)
         size = np.square(exact).sum(axis=1)
         of_feature = np.square(k).sum(axis=0, dtype=np.float64) / HEAD_DIM
+        layer = feature_major(q, k)
         for number, kind in enumerate(KINDS):
             squares, closed = np.empty((2, INSTANCES, len(BUDGETS)))
             for i, B in enumerate(BUDGETS):
-                made = bernoulli_scores(q, k, kind, B, stream(seed, 6, trial, B, number))
+                made = bernoulli_scores(layer, kind, B, stream(seed, 6, trial, B, number))
                 squares[:, i] = np.square(made.scores - exact).sum(axis=1) / size
                 closed[:, i] = (feature_variance(q, kind, B, largest(q)) * of_feature).sum(axis=1) / size
             errors[kind].append(np.sqrt(squares))
@@ -91,14 +92,14 @@ def captured_errors(kind: str, B: int, trials: int, seed: int) -> np.ndarray:
             queries, keys = layer.q, layer.k
             exact = np.einsum("kgd,nkd->kgn", queries.reshape(keys.shape[1], -1, keys.shape[2]), keys).reshape(len(queries), -1)
             exact = exact / math.sqrt(keys.shape[2])
-            made = bernoulli_scores(queries, keys, kind, B, stream(seed, 60, trial, number, len(kind)))
+            made = bernoulli_scores(feature_major(queries, keys), kind, B, stream(seed, 60, trial, number, len(kind)))
             of_layers.append(np.linalg.norm(made.scores - exact, axis=1) / np.linalg.norm(exact, axis=1))
         errors.append(np.concatenate(of_layers))
     return np.array(errors)
 
 
 def reproduce(progress: Progress, seed: int, fast: bool) -> Found:
-    trials, four = 4 if fast else 6, BUDGETS.index(4)
+    trials, four = 4 if fast else 10, BUDGETS.index(4)
     many = np.random.default_rng([seed, 61]).standard_normal((100_000, HEAD_DIM), np.float32)
     rows, curves = [], {}
     limit = z_limit(len(BUDGETS))
