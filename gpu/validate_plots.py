@@ -104,8 +104,7 @@ def latency(result: dict):
             theirs = sorted((p for p in peers if (p["name"], p["batch"], p["precision"]) == (name, batch, precision)), key=lambda p: p["n_k"])
             if theirs:
                 axes.plot([p["n_k"] for p in theirs], [p["graph"]["median_s"] * 1e6 for p in theirs], style, color=PEER_COLOUR, label=f"{name} (measured)")
-        axes.set(xscale="log", yscale="log", xlabel="n_k, keys per sequence", ylabel="time of a decode step [µs]",
-                 title=f"batch {batch}, {precision}: markers measured, lines predicted")  # fmt: skip
+        axes.set(xscale="log", yscale="log", xlabel="n_k, keys per sequence", ylabel="time of a decode step [µs]", title=f"batch {batch}, {precision}")
         axes.set_xscale("log", base=2)
         ticks = sorted({row["n_k"] for row in rows if row["batch"] == batch})
         axes.set_xticks(ticks, [f"{n // 1024}k" if n % 1024 == 0 else f"{n}" for n in ticks])
@@ -113,7 +112,7 @@ def latency(result: dict):
         _log_ticks(axes, "y")
         axes.grid(True, which="major", alpha=0.3)
     lines, labels = panels[0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside right upper", fontsize=8)
+    figure.legend(lines, labels, loc="outside right upper", fontsize=8, title="markers: measured\nsolid lines: predicted", title_fontsize=8)
     return figure
 
 
