@@ -61,9 +61,13 @@ class Cycles(Model):
 
 
 class L2(Model):
-    """The second-level cache: bytes [B], latency of a hit [s], bandwidth of hits [B/s]."""
+    """The second-level cache: bytes [B], latency of a hit [s], bandwidth of hits [B/s].
+
+    `partitions`: each holds a copy of what its multiprocessors read, so that the cache keeps 1 / partitions of its bytes.
+    """
 
     bytes: Count
+    partitions: Annotated[Small, pydantic.Field(le=16)] = 1
     latency_s: Seconds
     bandwidth_bytes_per_s: Rate
 
@@ -150,6 +154,8 @@ class Calibration(Model):
     atomic_s : between float32 atomic additions to one address [s];  atomics_per_s : to different addresses [1/s]
     issue_per_cycle : warp instructions that independent float32 multiply-adds issue, of a multiprocessor; null: the machine's
     latency_cycles : as measured; null: those of the machine
+    l2_kept_bytes : of data just written, how much the second-level cache keeps at most [B]; null: its bytes / partitions
+    code_s_per_byte : for instructions that a multiprocessor runs for the first time [s/B]; null: the stated rule
     """
 
     source: Annotated[str, pydantic.Field(min_length=1)]
@@ -167,6 +173,8 @@ class Calibration(Model):
     atomics_per_s: Rate
     issue_per_cycle: Rate | None = None
     latency_cycles: Cycles | None = None
+    l2_kept_bytes: Count | None = None
+    code_s_per_byte: Annotated[TextOrReal, pydantic.Field(ge=0, le=1e-3)] | None = None
 
 
 class Gpu(Model):

@@ -56,14 +56,14 @@ def _merge(work: Work, gpu: Gpu) -> Launch:
     at_once = 512 // (work.d // 4)
     turns = -(-(-(-T // splits)) // at_once)  # tiles that a thread adds, eight in flight
     each = -(-T // 512)
-    end = Chain(shared=4, barrier=2, arithmetic=80, cluster=1 if splits > 1 else 0)
+    end = Chain(shared=4, barrier=2, arithmetic=80, cluster=2 if splits > 1 else 0)
     chain = Chain(l2=1, shared=6, shuffle=8, barrier=3, arithmetic=100) + Chain(l2=0.5, fp64=25, special=6, arithmetic=60) * each
     chain += Chain(l2=1) * -(-turns // 8) + Chain(arithmetic=6) * turns
     made, stats = partials(work), stash(work)[1]
     return Launch(
         "merge", ("merge", "output"), splits * heads, 512, 32, 12480 + 4 * -(-T // splits), chain=chain + end, drain=end, takes=(made, stats),
         output_bytes=work.output_bytes, l2_bytes=made.bytes + splits * stats.bytes,
-        instructions=splits * heads * 16 * (300 + 81 * each + 15 * turns), shared_wavefronts=splits * heads * 16 * (60 + 4 * turns),
+        instructions=splits * heads * 16 * (200 + 70 * each + 15 * turns), shared_wavefronts=splits * heads * 16 * (60 + 4 * turns),
         fp64=splits * heads * 512 * (30 + 25 * each), overlapped=True, cluster=splits,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def _dense(work: Work) -> Launch:
     return Launch(
         "dense", ("value",), blocks, 256, 40, 8 * work.d * 4 + work.G * work.tile * 4, chain=Chain(l2=1, barrier=1, arithmetic=40) + rows + end,
         drain=end, v_bytes=work.v_bytes, takes=(stash(work)[0],), makes=(partials(work),), l2_bytes=stash(work)[0].bytes + work.keys * work.H_kv * work.row_bytes,
-        instructions=blocks * 8 * (120 + rounds * 163 * width + work.G * 60), overlapped=True,
+        instructions=blocks * 8 * (90 + rounds * 150 * width + work.G * 40), overlapped=True, code_bytes=9000,
         shared_wavefronts=work.keys * work.H_kv * (work.row_bytes / 128 + work.G) + blocks * 8 * work.G * 12,
     )  # fmt: skip
 
@@ -101,18 +101,18 @@ def _topk(work: Work) -> Launch:
         listing = (Chain(l2=1, shuffle=8, arithmetic=110) * -(-tiles // 4) + Chain(arithmetic=28 * tiles)) * 2
         final, of_final = _cut(2 * k, Chain(shared=1), 45)
         chain = bound + Chain(shared=10, shuffle=20, barrier=8, arithmetic=300) + listing + final + Chain(shared=8, shuffle=20, barrier=4, arithmetic=300)
-        instructions, read = 16 * (of_bound + of_final + 900 + tiles * 2 * 60), k * work.tile * 8 + 3 * T * 4
+        instructions, read = 16 * (of_bound + of_final + 500 + tiles * 2 * 40), k * work.tile * 4 + T * 4
         wavefronts = 16 * (6 * 60 + 3 * 9 + tiles * 2 * 4)
     else:
         cut, of_cut = _cut(n, Chain(l2=1), 105)
         turns = -(-n // 2048)
         chain = cut + Chain(l2=2, arithmetic=248) * turns + Chain(shared=8, shuffle=20, barrier=4, arithmetic=200)
         # a histogram's additions wait for each other where lanes meet in one bin; consecutive keys of a thread are a sector per lane
-        instructions, read, wavefronts = 16 * (of_cut + turns * 248 + 800), n * 4 * 5, 16 * turns * 4 * (3 * 9 + 2 * 32)
+        instructions, read, wavefronts = 16 * (of_cut + turns * 248 + 300), n * 4, 16 * turns * 4 * (3 * 9 + 2 * 32)
     took = Buffer("stash", min(stash(work)[0].bytes, heads * read))
     return Launch(
         "topk", ("select", "value", "output"), heads, 512, 40, 37064, chain=chain + add + end, drain=end, v_bytes=work.v_bytes,
         gathered_rows=work.v_rows, row_bytes=work.row_bytes, gathers="v", takes=(took,), output_bytes=work.output_bytes,
-        l2_bytes=heads * (read + k * work.row_bytes), instructions=heads * (instructions + k * 50), shared_wavefronts=heads * wavefronts,
-        overlapped=True,
+        l2_bytes=heads * ((2 if k <= T else 5) * read + k * work.row_bytes), instructions=heads * (instructions + k * 50), shared_wavefronts=heads * wavefronts,
+        overlapped=True, code_bytes=33000,
     )  # fmt: skip

@@ -13,13 +13,13 @@ _AT_ONCE = 2  # samples of a team of lanes whose loads are in flight together
 _MOST_PER_SPLIT = 512
 _SAMPLE_BYTES = 48  # a sample's entry in shared memory
 # ---- sample, as read in the machine code: instructions of a warp, and what they wait for ----
-_FIXED = 480  # from the start to the list of samples, and behind the draws, without what follows
+_FIXED = 300  # from the start to the list of samples, and behind the draws, without what follows
 _BUDGETS = Chain(l2=1, shared=8, shuffle=12, barrier=4, fp64=10, special=4, arithmetic=250)
 _MASSES, _MASSES_CHAIN = 134, Chain(fp64=30, special=6, arithmetic=75)  # of two tiles
 _POSITIONS, _POSITIONS_CHAIN = 84, Chain(shared=2, fp64=20, special=4, arithmetic=130)  # of a tile; with a division for its samples
 _DIVISION = 90
 _LISTING = 14  # a tile's further samples
-_LARGEST, _LARGEST_CHAIN = 600, Chain(shared=14, shuffle=20, barrier=9, arithmetic=400, fp64=4, special=3)  # largest remainders
+_LARGEST, _LARGEST_CHAIN = 250, Chain(shared=14, shuffle=20, barrier=9, arithmetic=400, fp64=4, special=3)  # largest remainders
 _SEARCH = 10  # a step of the binary search for a threshold's tile
 _THRESHOLD, _THRESHOLD_CHAIN = 105, Chain(l2=1, fp64=30, special=4, arithmetic=120)
 # of a warp's turn: two samples of each of its teams
@@ -27,9 +27,10 @@ _TURN = {"integer": 481, "threshold": 381}
 _TURN_CHAIN = {"integer": Chain(dram=1, l2=1, shared=5, shuffle=13, fp64=22, special=5, arithmetic=340),
                "threshold": Chain(dram=1, l2=1, shared=4, shuffle=13, fp64=10, special=5, arithmetic=300)}  # fmt: skip
 _TURN_FP64, _TURN_WAVEFRONTS = {"integer": 52, "threshold": 24}, 75
-_END = Chain(shared=4, barrier=2, cluster=1, arithmetic=100)
+_END = Chain(shared=4, barrier=2, cluster=2, arithmetic=100)
+_CODE = {"sys": 28000, "largest": 34000, "threshold": 27000, "flash": 22000}  # bytes of instructions that run at all
 # ---- flash, behind the scores: a warp takes one head at a time ----
-_FLASH_DRAWS, _FLASH_DRAWS_CHAIN = 900, Chain(shared=3, shuffle=11, fp64=60, special=20, arithmetic=650)  # counts of a tile's keys
+_FLASH_DRAWS, _FLASH_DRAWS_CHAIN = 450, Chain(shared=3, shuffle=11, fp64=60, special=20, arithmetic=350)  # counts of a tile's keys
 _FLASH_ROWS, _FLASH_ROWS_CHAIN = 390, Chain(dram=1, shared=1, arithmetic=390)  # eight rows, each drawn once or twice
 _FLASH_REPEAT = 8  # a further draw of a row
 
@@ -78,6 +79,7 @@ def sample(work: Work, gpu: Gpu) -> Launch:
     chain += Chain(turn.dram, 0, turn.l2, turn.shared, turn.shuffle, fp64=turn.fp64, special=turn.special, arithmetic=turn.arithmetic * wide) * turns
     end = _END if splits > 1 else Chain(shared=2, barrier=1, arithmetic=80)
     samples = work.samples
+    code = _CODE["largest" if largest else "threshold" if by_threshold else "sys"]
     turns_in_all = samples * team / (32 * _AT_ONCE)
     own = -(-work.tile // 4) * 16  # bytes of a tile's stash row
     made, stats = ours_scores.stash(work)
@@ -90,6 +92,7 @@ def sample(work: Work, gpu: Gpu) -> Launch:
         instructions=blocks * (warps * fixed + active * of_tiles) + turns_in_all * _TURN[kind] * wide,
         shared_wavefronts=blocks * warps * 60 + turns_in_all * _TURN_WAVEFRONTS,
         fp64=blocks * 32 * (warps * 30 + active * (46 * masses + 20 * each)) + turns_in_all * 32 * _TURN_FP64[kind], overlapped=True, cluster=splits,
+        code_bytes=code,
     )  # fmt: skip
 
 
@@ -114,5 +117,5 @@ def flash(work: Work, gpu: Gpu, stashed: bool) -> Launch:
         instructions=first + heads * (_FLASH_DRAWS * work.tile / 128 + _FLASH_ROWS * rows / 8 + _FLASH_REPEAT * (draws - rows)),
         shared_wavefronts=(0 if stashed else work.keys * work.H_kv * ours_scores.KEY_WAVEFRONTS * work.d / 128) + heads * (60 + 3 * rows),
         fp64=(0 if stashed else blocks * threads * ours_scores.FP64) + heads * 32 * 60, special=0 if stashed else work.keys * work.H,
-        tensor_flops=0 if stashed else 2 * work.keys * work.H_kv * 8 * work.d, overlapped=stashed,
+        tensor_flops=0 if stashed else 2 * work.keys * work.H_kv * 8 * work.d, overlapped=stashed, code_bytes=_CODE["flash"],
     )  # fmt: skip

@@ -66,7 +66,7 @@ class Cache:
 
     def keep(self, launch: Launch, streamed: float) -> float:
         """Note what the launch leaves; returns the bytes of its intermediates that went to DRAM already."""
-        size = self.rates.gpu.l2.bytes
+        size = self.rates.kept_bytes
         made = sum(buffer.bytes for buffer in launch.makes)
         passing = made if launch.keeps_stream_apart else made + streamed
         share = min(1.0, size / passing) if passing else 1.0
@@ -91,7 +91,7 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     if state.kind == "flushed":
         state.held = {}
     missing = {buffer.name: buffer.bytes * (1.0 - state.held.get(buffer.name, 0.0)) for buffer in launch.takes}
-    streamed_k = _crossing(launch.k_bytes, launch.k_requested_bytes, gpu)
+    streamed_k = _crossing(launch.k_bytes, launch.k_requested_bytes, rates.kept_bytes)
     gathered = {"k": streamed_k, "v": launch.v_bytes}.get(launch.gathers, 0)
     reads = launch.q_bytes + streamed_k + launch.v_bytes + sum(missing.values())
     made = sum(buffer.bytes for buffer in launch.makes)
@@ -121,6 +121,7 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     waits_s = chain_s(launch.chain, rates) - own_s
     pipelines = max(seconds for name, seconds in limits.items() if name not in ("dram", "latency"))
     busy = max(limits["latency"], limits["dram"] + chain_s(launch.drain, rates), max(pipelines, own_s) + waits_s)
+    code_s = launch.code_bytes * rates.code_s_per_byte  # the first blocks of every multiprocessor wait for their instructions
     written = {}
     for buffer in launch.makes:
         kind = _kind(buffer.name, "write")
@@ -133,7 +134,7 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     bound_by = max(limits, key=limits.__getitem__)
     return {
         "launch": launch.name, "stages": "+".join(launch.stages), "blocks": launch.blocks, "threads": launch.threads,
-        "resident_blocks": resident, "waves": waves, "start_s": start_s, "time_s": start_s + busy,
+        "resident_blocks": resident, "waves": waves, "start_s": start_s, "time_s": start_s + busy + code_s, "code_s": code_s,
         **{f"{name}_s": seconds for name, seconds in limits.items()}, "bound_by": bound_by,
         "dram_read_bytes": sum(kinds[k] for k in KINDS if k.endswith("read")),
         "dram_write_bytes": sum(kinds[k] for k in KINDS if k.endswith("write")),
@@ -141,10 +142,10 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     }  # fmt: skip
 
 
-def _crossing(once: int, requested: int, gpu: Gpu) -> float:
+def _crossing(once: int, requested: int, kept_bytes: float) -> float:
     """Bytes of K that cross DRAM when several queries of one launch read the same ones [B]: once if they all fit into the
     cache; else every time, since the grid sweeps K from end to end for one query after another."""
-    return once if once <= gpu.l2.bytes else max(once, requested)
+    return once if once <= kept_bytes else max(once, requested)
 
 
 def _kind(name: str, way: str) -> str:
