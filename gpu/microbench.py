@@ -97,13 +97,13 @@ def launches(buffer, sink, flush, quick) -> list[dict]:
     """Kernels that do nothing: how many in a row, of how many blocks, from a graph or a stream, ordered or overlapped."""
     records = []
 
-    def record(count, blocks, threads, early, shared=0):
+    def record(count, blocks, threads, early, cluster=0):
         def call():
             for i in range(count):
                 launch(kernel("nothing_early" if early else "nothing"), blocks, threads, [pointer(sink)], after_previous=early and i > 0,
-                       shared_bytes=shared)  # fmt: skip
+                       cluster=cluster)  # fmt: skip
 
-        key = {"kernels": count, "blocks": blocks, "threads": threads, "overlapped": early}
+        key = {"kernels": count, "blocks": blocks, "threads": threads, "overlapped": early, "cluster": cluster}
         records.append({**key, "how": "graph", **_timed(call, flush)})
         if blocks == 1 and not early:
             timing = measure(call, flush, warm_up=3, timed=15)  # the flush runs long enough for the host to be ahead
@@ -116,6 +116,9 @@ def launches(buffer, sink, flush, quick) -> list[dict]:
     if device.capability(device.require_cupy().cuda.runtime.getDevice()) >= 90:
         for count in (2, 3, 4, 8, 16):
             record(count, 1, 32, True)
+        for blocks, cluster in ((128, 0), (128, 4), (256, 0), (256, 8)):
+            for count in (1, 2, 4):
+                record(count, blocks, 512, True, cluster)
     for blocks in (132, 1056, 8448, 65536, 262144, 1048576):
         record(1, blocks, 32, False)
         record(1, blocks, 256, False)
@@ -296,9 +299,10 @@ def barriers(buffer, sink, flush, quick) -> list[dict]:
         launch(kernel("barriers"), 1, threads, [ctypes.c_int32(1000), pointer(cycles)])
         records.append({"what": "block", "threads": threads, "cycles": float(cycles[0]) / 1000})
     if device.capability(number) >= 90:
-        for size in (2, 4, 8):
-            launch(kernel("cluster_barriers"), size, 512, [ctypes.c_int32(1000), pointer(cycles)], cluster=size)
-            records.append({"what": "cluster", "blocks": size, "threads": 512, "cycles": float(cycles[0]) / 1000})
+        for what, name in (("cluster", "cluster_barriers"), ("cluster, stores", "cluster_stores")):
+            for size in (2, 4, 8):
+                launch(kernel(name), size, 512, [ctypes.c_int32(1000), pointer(cycles)], cluster=size)
+                records.append({"what": what, "blocks": size, "threads": 512, "cycles": float(cycles[0]) / 1000})
     return records
 
 

@@ -66,6 +66,8 @@ def calibration_of(raw: dict) -> dict:
         "atomics_per_s": 1 / atomics["a line each"],
         "issue_per_cycle": round(_one(micro["instruction"], what="ffma")["per_cycle"] / 32, 3),
         "latency_cycles": _latencies(micro),
+        "l2_kept_bytes": _kept(micro["kept"]),
+        "code_s_per_byte": _code(micro["code"]),
     }  # fmt: skip
 
 
@@ -108,6 +110,31 @@ def _loaded_latency(records: Sequence[dict], multiprocessors: int, start_s: floa
     largest = max(bandwidth for _, bandwidth in single)
     in_flight, bandwidth = min(single, key=lambda x: abs(x[1] - largest / 3))
     return in_flight / bandwidth
+
+
+def _kept(records: Sequence[dict]) -> int:
+    """The largest buffer that the kernel behind the one that wrote it reads at the cache's pace [B].
+
+    Where it no longer fits, each further byte takes the time of DRAM: the last size whose rate is at least three quarters of
+    the best.
+    """
+    rates = [(record["bytes"], record["bytes"] / max(record["seconds"], 1e-9)) for record in records]
+    best = max(rate for _, rate in rates)
+    return max(size for size, rate in rates if rate >= 0.75 * best)
+
+
+def _code(records: Sequence[dict]) -> float:
+    """Seconds per byte of instructions that run for the first time, beyond those they take to run again.
+
+    A first pass takes t1, a second t2 - t1; what 2 t1 - t2 grows by with the bytes is the fetching. Of code in pieces, since
+    kernels jump; of caches that were flushed before.
+    """
+    sizes = sorted({x["code_bytes"] for x in records})
+    extra = []
+    for size in sizes:
+        first, second = (_one(records, what="jumping", cache="dirty", code_bytes=size, passes=passes)["seconds"] for passes in (1, 2))
+        extra.append(2 * first - second)
+    return max(0.0, float(np.polyfit(sizes, extra, 1)[0]))
 
 
 def _latencies(micro: dict) -> dict[str, float]:

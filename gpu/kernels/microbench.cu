@@ -236,6 +236,24 @@ extern "C" __global__ void cluster_barriers(int rounds, u64 *cycles) {
 #endif
 }
 
+// the same with a number of each thread sent to the cluster's first block before each barrier
+extern "C" __global__ void cluster_stores(int rounds, u64 *cycles) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __shared__ float received[8][128];
+    u32 at = (u32)__cvta_generic_to_shared(&received[blockIdx.x % 8][threadIdx.x % 128]), there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at));
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    const u64 start = cycle_now();
+    for (int i = 0; i < rounds; i++) {
+        if (threadIdx.x < 128) asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"((float)i) : "memory");
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    }
+    if (threadIdx.x == 0) cycles[blockIdx.x] = cycle_now() - start;
+#endif
+}
+
 // ---- instructions: `rounds` times 32 of them, in one chain of a thread or in four side by side; cycles[block] ----
 
 __device__ __forceinline__ void ffma(float &x) { asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x) : "f"(0.999f), "f"(0.5f)); }
