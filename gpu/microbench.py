@@ -309,7 +309,7 @@ def barriers(buffer, sink, flush, quick) -> list[dict]:
 def instructions(buffer, sink, flush, quick) -> list[dict]:
     """Cycles of an instruction in a chain, and how many a multiprocessor finishes in a cycle.
 
-    `cvt` counts two conversions, `ddiv` and `dexp` a whole function; the rate of `mma` is in warps' instructions.
+    `loop` is one step of a loop of a multiply-add: counting, comparing and jumping back; `cvt` counts two conversions, `ddiv` and `dexp` a whole function; the rate of `mma` is in warps' instructions.
     """
     cupy = device.require_cupy()
     cycles = cupy.zeros(1024, np.uint64)
@@ -324,6 +324,12 @@ def instructions(buffer, sink, flush, quick) -> list[dict]:
             launch(kernel(f"many_{name}"), 1, 1024, [ctypes.c_int32(rounds), pointer(cycles), pointer(sink)], shared_bytes=4096)
         done = steps * (32 if name == "mma" else 1024)
         records.append({"what": name, "latency_cycles": latency, "per_cycle": done / float(cycles[0])})
+    each = []
+    for threads in (32, 1024):
+        for _ in range(2):
+            launch(kernel("loop"), 1, threads, [ctypes.c_int32(2048), pointer(cycles), pointer(sink)])
+        each.append(float(cycles[0]) / 2048)
+    records.append({"what": "loop", "latency_cycles": each[0], "per_cycle": 1024 / each[1]})
     return records
 
 
@@ -333,7 +339,7 @@ def code(buffer, sink, flush, quick) -> list[dict]:
     blocks = device.attribute(device.require_cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
     records = []
     for how in ("straight", "jumping"):
-        for kilobytes in (4, 8, 16, 32, 64):
+        for kilobytes in (4, 8, 16, 32):
             for passes in (1, 2, 3):
                 call = functools.partial(launch, kernel(f"{how}_{kilobytes}"), blocks, 32, [ctypes.c_int32(passes), pointer(sink)])
                 for cache, cold in (("dirty", flush), ("warm", None)):

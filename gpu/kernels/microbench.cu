@@ -333,6 +333,18 @@ INSTRUCTION(ballot, u32)
 INSTRUCTION(lds, u32)
 INSTRUCTION(mma, Four)
 
+// a loop of one multiply-add: what a step and its jump back take, by themselves and among others
+extern "C" __global__ void loop(int rounds, u64 *cycles, u32 *sink) {
+    float x = 0.25f + 1e-4f * threadIdx.x;
+    __syncthreads();
+    const u64 start = cycle_now();
+#pragma unroll 1
+    for (int round = 0; round < rounds; round++) ffma(x);
+    keep(__float_as_uint(x), sink);
+    __syncthreads();
+    if (threadIdx.x == 0) cycles[blockIdx.x] = cycle_now() - start;
+}
+
 // ---- code: how long it takes until instructions are there. One warp of a block runs `passes` times through them ----
 
 // STEPS instructions of 16 bytes in a row, four chains side by side
@@ -389,7 +401,6 @@ CODE(4)
 CODE(8)
 CODE(16)
 CODE(32)
-CODE(64)
 
 // cycles and nanoseconds of the same stretch of work: the clock that the multiprocessors run at
 extern "C" __global__ void clock_rate(int rounds, u64 *times, u32 *sink) {
