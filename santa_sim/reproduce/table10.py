@@ -57,7 +57,10 @@ def _random_shapes(progress, rng, shapes):
         precision = ("fp32", "fp16", "bf16", "int8", "int16")[done % 5]
         tensors = gaussian(rng, n_q, n_k, H_kv * G, H_kv, d, np.float32)
         for method in METHODS:
-            trace = _run(tensors, method, S, precision=precision, tile=tile, seed=int(rng.integers(2**32)), query_block=16)
+            # flash's budgets differ from query to query; a kernel block shifts if all of its own are powers of two, and the
+            # closed form speaks of all queries, so they are one block here
+            block = 256 if method == "s2anta-flash" and precision in BITS else 16
+            trace = _run(tensors, method, S, precision=precision, tile=tile, seed=int(rng.integers(2**32)), query_block=block)
             value = closed_forms.value_stage(method, n_q, n_k, d, S, tile=tile, fixed_point=precision in BITS)
             wrong[method] += differing(counted(trace, "value", H_kv * G), value)
             wrong[method] += differing(counted(trace, "score", H_kv * G), closed_forms.score_stage(n_q, n_k, d))

@@ -112,8 +112,8 @@ def _draws(name: str, layers: list[Heads], budgets: list[int], closed: dict[str,
                 counts = unique_rows(repeated(heads, method, times, seed + layer, S=S)[1], times)
                 group = heads.q.shape[0] // heads.k.shape[1]
                 expected = closed[method][place, layer].reshape(-1, group).mean(axis=1)
-                differences.append((counts / group - expected).ravel())
-            differences, mean = np.concatenate(differences), float(closed[method][place].mean())
+                differences.append(counts / group - expected)
+            differences, mean = np.concatenate(differences, axis=1), float(closed[method][place].mean())
             statistics = {"runs": times, "heads": closed[method][place].size, **five_errors(differences)}
             yield Row(ITEM, f"{name}, drawn by {method}, S = {S}", mean + differences.mean(), expected=mean, unit="keys",
                       tolerance=5 * statistics["standard_error"], statistics=statistics,

@@ -108,15 +108,15 @@ def _closed_form(table: dict, n: int, S: int) -> Row:
 
 
 def _plot(table: dict, means: dict[int, np.ndarray]) -> Figure:
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for color, place in zip(("#0072B2", "#E69F00", "#009E73", "#CC79A7"), range(len(BUDGETS))):
-        S = int(BUDGETS[place])
-        axes.plot(table["n_k"], np.array(table[S]) - 100 * S / (S + 1), "o", color=color, label=f"S = {S}, published")
-        axes.plot(list(means), [means[n][place] - 100 * S / (S + 1) for n in means], "x", color=color, label="expected, given the weights")
-        axes.plot(table["n_k"], [closed_form(n, S) - 100 * S / (S + 1) for n in table["n_k"]], "-", lw=1, color=color, label="closed form")
-    axes.set(xscale="log", xlabel="n_k, keys", ylabel="V rows read, less S/(S+1)  (percentage points)", title="Table 9")
-    axes.set_xticks(table["n_k"], [f"{n:,}" for n in table["n_k"]])
-    axes.minorticks_off()
-    axes.legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, -0.42))
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(BUDGETS), sharey=True)
+    for place, (S, axes) in enumerate(zip(map(int, BUDGETS), panels)):
+        axes.plot(table["n_k"], np.array(table[S]) - 100 * S / (S + 1), "o", color="black", mfc="none", label="published")
+        axes.plot(list(means), [means[n][place] - 100 * S / (S + 1) for n in means], "x", color="#D55E00", label="expected coverage")
+        axes.plot(table["n_k"], [closed_form(n, S) - 100 * S / (S + 1) for n in table["n_k"]], "-", lw=1, color="#0072B2", label="closed form")
+        axes.set(xscale="log", xlabel="n_k (thousands of keys)", title=f"S = {S}: {100 * S / (S + 1):.2f} % and")
+        axes.set_xticks(table["n_k"], [str(n // 1024) for n in table["n_k"]])
+        axes.minorticks_off()
+    panels[0].set_ylabel("V rows read, less S / (S + 1)\n(percentage points)")
+    panels[0].legend(fontsize=8)
     return figure
