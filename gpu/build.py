@@ -14,13 +14,14 @@ from ..methods.spec import Spec
 LARGEST_TILE = 512
 HEAD_DIMENSIONS = (64, 128, 256)
 LARGEST_GROUP = 8
-THREADS, AT_ONCE = 512, 2  # of a block that draws; samples of a team of lanes whose loads are in flight together
+THREADS = 512  # of a block that draws
 WARP_KEYS = {64: 32, 128: 32, 256: 16}  # head dimension -> keys that a warp scores
 TEAM = {True: 16, False: 32}  # whether a tile has up to 128 keys -> lanes that work on one sample
 DENSE_THREADS, BERNOULLI_THREADS = 256, 128
 ARCHITECTURES = (80, 86, 89, 90, 120)
 # kernel (and source file) -> the fields of a variant that change it, besides d, group, tile, precision and instrument
-KERNELS = {"score": ("staged", "keep"), "features": ("kind",), "bernoulli": ("kind", "keep"), "sample": ("method", "every_tile", "cluster", "threads"),
+KERNELS = {"score": ("staged", "keep"), "features": ("kind",), "bernoulli": ("kind", "keep", "staged"),
+           "sample": ("method", "every_tile", "cluster", "threads", "at_once"),
            "flash": ("staged", "stashed"), "dense": (), "merge": ("cluster",), "topk": ()}  # fmt: skip
 FLASH, TOPK, DENSE = 4, 5, 6
 # value stages by (method, allocation), as sample.cu numbers them, the flash form, top-k and dense attention
@@ -35,12 +36,13 @@ class Variant:
     """What a kernel is compiled for.
 
     d : head dimension;  group : G, query heads per KV head;  tile : keys per tile;  precision : 'bf16' or 'fp16'
-    staged : the score pass copies K through shared memory, 2 * d * tile bytes of it
+    staged : the score pass copies K through shared memory
     keep : the score pass stashes the scores themselves (top-k);  stashed : flash takes its scores from a stash
     kind : Bernoulli score stage, a number of KINDS;  method : value stage, a number of METHODS
     every_tile : draws also scan tiles without a sample (one global CDF)
     cluster : a head's splits add up through their cluster's shared memory (compute capability 9.0 and later)
-    threads : of a block;  instrument : fill the counters and row lists of the trace, and write float32 outputs
+    threads : of a block that draws;  at_once : samples of a team of lanes whose loads are in flight together
+    instrument : fill the counters and row lists of the trace, and write float32 outputs
     """
 
     d: int
@@ -55,6 +57,7 @@ class Variant:
     every_tile: bool = True
     cluster: bool = False
     threads: int = THREADS
+    at_once: int = 2
     instrument: bool = False
 
     def __post_init__(self) -> None:
@@ -71,13 +74,16 @@ class Variant:
         """Definitions for the compiler."""
         values = {"D": self.d, "G": self.group, "TILE": self.tile, "BF16": self.precision == "bf16", "METHOD": self.method,
                   "EVERY_TILE": self.every_tile, "CLUSTER": self.cluster, "INSTRUMENT": self.instrument, "KEEP": self.keep, "KIND": self.kind,
-                  "STASHED": self.stashed, "WARP_KEYS": WARP_KEYS[self.d], "STAGED": self.staged, "THREADS": self.threads, "AT_ONCE": AT_ONCE}  # fmt: skip
+                  "STASHED": self.stashed, "WARP_KEYS": WARP_KEYS[self.d], "STAGED": self.staged, "THREADS": self.threads, "AT_ONCE": self.at_once}  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
     def of(self, kernel: str) -> Variant:
         """This variant with what the kernel doesn't depend on left at its default, so that it is compiled once."""
         always = ("d", "group", "tile", "precision", "instrument")
-        return Variant(**{name: getattr(self, name) for name in (*always, *KERNELS[kernel])})
+        fields = {name: getattr(self, name) for name in (*always, *KERNELS[kernel])}
+        if kernel == "flash" and self.stashed:
+            fields["staged"] = False  # K is the score pass's
+        return Variant(**fields)
 
 
 def method_number(spec: Spec) -> int:

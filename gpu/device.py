@@ -96,6 +96,16 @@ def as_cupy(name: str, x):
     raise InputError(f"{name} is a {type(x).__name__}; use a CuPy array or a torch tensor on the GPU")
 
 
+def identity(x) -> tuple | None:
+    """What tells an array's memory, shape, strides and type from another's; cheap to compare."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return x.data_ptr(), x.shape, x.stride(), x.dtype
+    if isinstance(x, require_cupy().ndarray):
+        return x.data.ptr, x.shape, x.strides, x.dtype
+    return None if x is None else (object(),)  # never the same
+
+
 def element_type(x) -> str:
     """'bf16', 'fp16' or the dtype's own name; integers of 16 bits are taken for bfloat16 (CuPy has none)."""
     name = str(x.dtype).removeprefix("torch.")
@@ -120,30 +130,41 @@ def _driver():
     return library
 
 
-def launch(kernel, grid: tuple[int, int, int], threads: int, arguments: list, stream: int, shared_bytes: int = 0,
-           after_previous: bool = False, cluster: int = 0) -> None:  # fmt: skip
-    """Launch a CuPy RawKernel with ctypes arguments, so that each has exactly the type the kernel declares.
+class Launch:
+    """A CuPy RawKernel with ctypes arguments, so that each has exactly the type the kernel declares; calling it launches.
+
+    The arguments are read at each call: their `value` may be changed in between.
 
     after_previous : the blocks may start while the stream's previous kernel ends (programmatic dependent launch)
     cluster : blocks along x that form a cluster; 0 for none
-
-    Raises
-    ------
-    RuntimeError
-        The driver refuses the launch.
     """
-    attributes = (_Attribute * 2)()
-    count = 0
-    if cluster:
-        attributes[count].id = _CLUSTER_DIMENSION
-        attributes[count].value[0], attributes[count].value[1], attributes[count].value[2] = cluster, 1, 1
-        count += 1
-    if after_previous:
-        attributes[count].id = _PROGRAMMATIC_SERIALIZATION
-        attributes[count].value[0] = 1
-        count += 1
-    config = _Config((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes, stream, attributes, count)
-    pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(x) for x in arguments))
-    status = _driver().cuLaunchKernelEx(ctypes.byref(config), kernel.kernel.ptr, pointers, None)
-    if status:
-        raise RuntimeError(f"CUDA error {status}: refuses a launch of grid {grid}, {threads} threads, {shared_bytes} B of shared memory")
+
+    def __init__(self, kernel, grid: tuple[int, int, int], threads: int, arguments: list, stream: int, shared_bytes: int = 0,
+                 after_previous: bool = False, cluster: int = 0):  # fmt: skip
+        attributes = (_Attribute * 2)()
+        count = 0
+        if cluster:
+            attributes[count].id = _CLUSTER_DIMENSION
+            attributes[count].value[0], attributes[count].value[1], attributes[count].value[2] = cluster, 1, 1
+            count += 1
+        if after_previous:
+            attributes[count].id = _PROGRAMMATIC_SERIALIZATION
+            attributes[count].value[0] = 1
+            count += 1
+        self._config = _Config((ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1), shared_bytes, stream, attributes, count)
+        self._pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(x) for x in arguments))
+        self._kept = arguments, attributes, kernel
+        self._given = ctypes.byref(self._config), kernel.kernel.ptr, self._pointers, None
+
+    def __call__(self) -> None:
+        """Raises RuntimeError if the driver refuses."""
+        status = _driver().cuLaunchKernelEx(*self._given)
+        if status:
+            shape = tuple(self._config.grid), self._config.block[0], self._config.shared_bytes
+            raise RuntimeError("CUDA error {}: refuses a launch of grid {}, {} threads, {} B of shared memory".format(status, *shape))
+
+
+def launch(kernel, grid: tuple[int, int, int], threads: int, arguments: list, stream: int, shared_bytes: int = 0,
+           after_previous: bool = False, cluster: int = 0) -> None:  # fmt: skip
+    """Launch once; the arguments are those of `Launch`."""
+    Launch(kernel, grid, threads, arguments, stream, shared_bytes, after_previous, cluster)()

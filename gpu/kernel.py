@@ -42,6 +42,7 @@ class Plan:
     splits, per_split : blocks of a head in the last kernel, samples of a block
     stages : the kernels, in order;  overlap : each may start while the one before it ends
     work : the arrays between the kernels, by the kernels' names for them
+    prepared : the launches of the last step, used again while the tensors stay where they are
     """
 
     spec: Spec
@@ -59,6 +60,7 @@ class Plan:
     overlap: bool
     work: dict
     counts: Counts | None
+    prepared: dict = dataclasses.field(default_factory=dict)
 
     @property
     def T(self) -> int:
@@ -158,7 +160,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     G, T = H // H_kv, -(-n_most // tile)
     modern = device.capability(number) >= 90
     clusters = modern if cluster is None else cluster
-    threads, splits, per_split = build.THREADS, 1, 0
+    threads, at_once, splits, per_split = build.THREADS, 1, 1, 0
     if method in (build.FLASH, build.DENSE):
         splits = min(_LARGEST_CLUSTER, -(-T // 32)) if clusters else 1
     elif method != build.TOPK:
@@ -166,20 +168,23 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         threads = build.THREADS if batch * H < 2 * multiprocessors else build.THREADS // 2
         wanted, teams = max(1, 2 * multiprocessors // (batch * H)), threads // build.TEAM[tile <= 128]
         per_split = min(_LARGEST_PER_SPLIT, teams * math.ceil(S / (wanted * teams)))
-        splits = -(-S // per_split)
+        splits, at_once = -(-S // per_split), 1 if per_split <= teams else 2
     clusters = clusters and 1 < splits <= _LARGEST_CLUSTER
     # K through shared memory where three tiles fit on a multiprocessor, so that two load while one is scored
     warps = -(-tile // build.WARP_KEYS[d]) if d in build.WARP_KEYS else 1
-    key_bytes = 2 * d * build.WARP_KEYS.get(d, 32) * warps
+    of_features, lanes = spec.score != "exact", -(-tile // 8)
+    key_bytes = 16 * d * lanes if of_features else 2 * d * build.WARP_KEYS.get(d, 32) * warps
     if staged is None:
         staged = 3 * (key_bytes + 6144) <= device.attribute(number, "MaxSharedMemoryPerMultiprocessor")
-    staged = staged and spec.score == "exact"
-    variant = build.variant(spec, d, G, tile, staged=staged, cluster=clusters, threads=threads, instrument=instrument)
+    staged = staged and not (of_features and tile % 8)
+    key_bytes *= staged
+    of_parts = 32 * G * lanes * (build.BERNOULLI_THREADS // lanes)  # sums of bernoulli.cu's parts, in place of the keys
+    variant = build.variant(spec, d, G, tile, staged=staged, cluster=clusters, threads=threads, at_once=at_once, instrument=instrument)
     tiles, heads = (H_kv, T, batch), (splits, H, batch)
     of_heads = splits if clusters else 0
     launches = {  # grid, threads, bytes of shared memory, cluster
-        "features": ((H_kv, batch, 1), build.THREADS, 0, 0), "score": (tiles, 32 * warps, key_bytes * staged, 0),
-        "bernoulli": (tiles, build.BERNOULLI_THREADS, 0, 0), "flash": (tiles, 32 * warps, key_bytes * staged, 0),
+        "features": ((H_kv, batch, 1), build.THREADS, 0, 0), "score": (tiles, 32 * warps, key_bytes, 0),
+        "bernoulli": (tiles, build.BERNOULLI_THREADS, max(key_bytes, of_parts), 0), "flash": (tiles, 32 * warps, key_bytes * (not of_features), 0),
         "dense": (tiles, build.DENSE_THREADS, 0, 0), "merge": (heads, build.THREADS, 4 * -(-T // splits), of_heads),
         "topk": (heads, build.THREADS, 0, 0),
         "sample": (heads, threads, _SAMPLE_BYTES * per_split + T * (_TILE_BYTES[method] if method < build.FLASH else 0), of_heads),
@@ -285,28 +290,46 @@ def decode(plan: Plan, q, k, v, out=None, *, lengths=None, seed: int | None = No
         Tensors that don't fit the plan.
     """
     stream = device.current_stream(q) if stream is None else stream
-    with device.borrow_stream(stream, plan.device):
-        if out is None:
+    if out is None:
+        with device.borrow_stream(stream, plan.device):
             out = _empty_like(plan, q)
-        tensors = {"q": q, "k": k, "v": v, "out": out, "lengths": lengths, "positions": positions}
-        arrays = {name: device.as_cupy(name, x) for name, x in tensors.items() if x is not None}
-        _check(plan, tensors, arrays)
-        values = {
-            "n_most": plan.n_most, "T": plan.T, "S": plan.S, "k_most": plan.S, "per_split": plan.per_split, "draws": plan.spec.B,
-            "scale": 1 / math.sqrt(plan.d), "seed": plan.spec.seed if seed is None else seed, "sequence0": sequence,
-            "sequence_step": sequence_step, "head0": layer * plan.H, "position": position,
-            "by_threshold": plan.spec.sampler == "scaled-thresholds", "k_row": 0, "most_rows": plan.counts.rows.shape[-1] if plan.counts else 0,
-            **dict.fromkeys((*tensors, "u", *_COUNTERS)), **{name: x.data.ptr for name, x in {**arrays, **plan.work}.items()},
-            **_strides("k", arrays["k"], ("sequence", "head", "feature") if plan.feature_major else ("sequence", "row")),
-            **_strides("v", arrays["v"], ("sequence", "row")),
-        }  # fmt: skip
-        if plan.counts:
-            values.update({name: getattr(plan.counts, field).data.ptr for name, field in _COUNTERS.items()})
-        for number, stage in enumerate(plan.stages):
-            arguments = [kind(values[name]) for name, kind in build.parameters(stage.name)]
-            device.launch(stage.kernel, stage.grid, stage.threads, arguments, stream, stage.shared_bytes,
-                          after_previous=plan.overlap and number > 0, cluster=stage.cluster)  # fmt: skip
+    tensors = {"q": q, "k": k, "v": v, "out": out, "lengths": lengths, "positions": positions}
+    scalars = {"seed": plan.spec.seed if seed is None else seed, "sequence0": sequence, "sequence_step": sequence_step,
+               "head0": layer * plan.H, "position": position}  # fmt: skip
+    same = (stream, *(device.identity(x) for x in tensors.values()))
+    if plan.prepared.get("same") != same:
+        with device.borrow_stream(stream, plan.device):
+            plan.prepared.update(_prepare(plan, tensors, scalars, stream), same=same)
+    for name, arguments in plan.prepared["scalars"]:
+        for argument in arguments:
+            argument.value = scalars[name]
+    for launch in plan.prepared["launches"]:
+        launch()
     return out
+
+
+def _prepare(plan: Plan, tensors: dict, scalars: dict, stream: int) -> dict:
+    """The step's launches on these tensors, and which of their arguments are scalars that change from step to step."""
+    arrays = {name: device.as_cupy(name, x) for name, x in tensors.items() if x is not None}
+    _check(plan, tensors, arrays)
+    values = {
+        "n_most": plan.n_most, "T": plan.T, "S": plan.S, "k_most": plan.S, "per_split": plan.per_split, "draws": plan.spec.B,
+        "scale": 1 / math.sqrt(plan.d), "by_threshold": plan.spec.sampler == "scaled-thresholds", **scalars,
+        "k_row": 0, "most_rows": plan.counts.rows.shape[-1] if plan.counts else 0,
+        **dict.fromkeys((*tensors, "u", *_COUNTERS)), **{name: x.data.ptr for name, x in {**arrays, **plan.work}.items()},
+        **_strides("k", arrays["k"], ("sequence", "head", "feature") if plan.feature_major else ("sequence", "row")),
+        **_strides("v", arrays["v"], ("sequence", "row")),
+    }  # fmt: skip
+    if plan.counts:
+        values.update({name: getattr(plan.counts, field).data.ptr for name, field in _COUNTERS.items()})
+    launches, changing = [], {name: [] for name in scalars}
+    for number, stage in enumerate(plan.stages):
+        arguments = {name: kind(values[name]) for name, kind in build.parameters(stage.name)}
+        launches.append(device.Launch(stage.kernel, stage.grid, stage.threads, list(arguments.values()), stream, stage.shared_bytes,
+                                      after_previous=plan.overlap and number > 0, cluster=stage.cluster))  # fmt: skip
+        for name in scalars.keys() & arguments.keys():
+            changing[name].append(arguments[name])
+    return {"launches": launches, "scalars": list(changing.items())}
 
 
 def _strides(name: str, x, axes: tuple[str, ...]) -> dict[str, int]:

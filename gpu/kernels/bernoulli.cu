@@ -3,6 +3,7 @@
 //
 // A thread holds eight keys of the tile for all G queries and reads 16 bytes of a feature at a time; LANES threads span the
 // tile, and the block's PARTS of LANES threads take the features in turn, so that a feature of a tile is one contiguous read.
+// STAGED: all of them are copied to shared memory at once, in the background; else a thread has IN_FLIGHT loads at a time.
 
 #include "common.cuh"
 
@@ -28,15 +29,26 @@ __device__ __forceinline__ uint4 load_keys(const u16 *at, int exist) {
 #endif
 }
 
+__device__ __forceinline__ void add_feature(float (&sum)[G][8], const uint4 &x, const float (&weights)[PAD]) {
+    const float key[8] = {low_half(x.x), high_half(x.x), low_half(x.y), high_half(x.y), low_half(x.z), high_half(x.z), low_half(x.w), high_half(x.w)};
+#pragma unroll
+    for (int g = 0; g < G; g++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[g][i] = fmaf(weights[g], key[i], sum[g][i]);
+}
+
 // k [B, H_kv, D, n];  list, weights, factors from `features`;  the rest as for `score`
 extern "C" __global__ void __launch_bounds__(SCORE_THREADS)
 bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most, i64 k_sequence, i64 k_head, i64 k_feature,
           const int *__restrict__ list, const float *__restrict__ weights, const float *__restrict__ factors, float *__restrict__ u,
           float *__restrict__ m, double *__restrict__ ell, i64 *score_counts) {
     allow_dependents();
-    __shared__ __align__(16) float sums[PARTS][G][WIDTH];
+    extern __shared__ uint4 dynamic_keys[];  // STAGED: [D][LANES]; then, in their place, the parts' sums
+    float(*const sums)[G][WIDTH] = (float(*)[G][WIDTH])dynamic_keys;  // [PARTS]
     __shared__ __align__(16) float of_feature[D][PAD];
+#if !STAGED
     __shared__ int features[D];
+#endif
     const int kv = blockIdx.x, H_kv = gridDim.x, t = blockIdx.y, T = gridDim.y, sequence = blockIdx.z;
     const int w = min((lengths ? lengths[sequence] : n_most) - t * TILE, TILE);
     if (w <= 0) return;
@@ -45,12 +57,25 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
     wait_for_predecessor();
     list += kv_head * LIST;
     const int count = list[0];
-    // the whole list, so that no load waits for `count`; what lies beyond it isn't used
+    const bool active = part < PARTS && slot * 8 < w;
+    const u16 *const keys = k + sequence * k_sequence + kv * k_head + (i64)t * TILE + slot * 8;
+#if STAGED
+    if (active)
+#pragma unroll 16
+        for (int i = part; i < D; i += PARTS) {  // the list is read whole, so that no load waits for `count`
+            const int feature = list[4 + i];
+            if (i < count) copy_once(dynamic_keys + i * LANES + slot, keys + feature * k_feature);
+        }
+    for (int i = threadIdx.x; i < D * (PAD / 4); i += SCORE_THREADS)
+        copy_often((float4 *)of_feature + i, (const float4 *)(weights + kv_head * D * PAD) + i);
+    wait_for_copies();
+#else
 #pragma unroll
     for (int i = threadIdx.x; i < D; i += SCORE_THREADS) features[i] = list[4 + i];
 #pragma unroll
     for (int i = threadIdx.x; i < D * (PAD / 4); i += SCORE_THREADS)
         ((float4 *)of_feature)[i] = ((const float4 *)(weights + kv_head * D * PAD))[i];
+#endif
     __syncthreads();
 
     float sum[G][8];
@@ -58,8 +83,11 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
     for (int g = 0; g < G; g++)
 #pragma unroll
         for (int i = 0; i < 8; i++) sum[g][i] = 0;
-    if (part < PARTS && slot * 8 < w) {
-        const u16 *const keys = k + sequence * k_sequence + kv * k_head + (i64)t * TILE + slot * 8;
+    if (active) {
+#if STAGED
+#pragma unroll 2
+        for (int i = part; i < count; i += PARTS) add_feature(sum, dynamic_keys[i * LANES + slot], of_feature[i]);
+#else
 #pragma unroll 1
         for (int first = part; first < count; first += PARTS * IN_FLIGHT) {
             uint4 x[IN_FLIGHT];
@@ -67,19 +95,14 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
             for (int j = 0; j < IN_FLIGHT; j++)
                 if (first + j * PARTS < count) x[j] = load_keys(keys + features[first + j * PARTS] * k_feature, w - slot * 8);
 #pragma unroll
-            for (int j = 0; j < IN_FLIGHT; j++) {
-                if (first + j * PARTS >= count) break;
-                const float key[8] = {low_half(x[j].x), high_half(x[j].x), low_half(x[j].y), high_half(x[j].y),
-                                      low_half(x[j].z), high_half(x[j].z), low_half(x[j].w), high_half(x[j].w)};
-#pragma unroll
-                for (int g = 0; g < G; g++) {
-                    const float weight = of_feature[first + j * PARTS][g];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sum[g][i] = fmaf(weight, key[i], sum[g][i]);
-                }
-            }
+            for (int j = 0; j < IN_FLIGHT; j++)
+                if (first + j * PARTS < count) add_feature(sum, x[j], of_feature[first + j * PARTS]);
         }
+#endif
     }
+#if STAGED
+    __syncthreads();  // the keys have been used: the sums take their place
+#endif
     if (part < PARTS)
 #pragma unroll
         for (int g = 0; g < G; g++)

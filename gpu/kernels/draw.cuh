@@ -15,10 +15,10 @@ __device__ __forceinline__ void load_chunk(const float *u, float (&x)[CHUNK_OF(T
     }
 }
 
-// A sample and what its tile is: METHOD 0, 1: the whole number k, where the tile's positions run from `low` to `high` as the
-// running sum of u goes from 0 to `total`; METHOD 2, 3: the threshold k, in units of u
+// A sample: it falls on the first key at which low + scale * (running sum of u) reaches k, or the running sum its total.
+// METHOD 0, 1: k is a whole number among the tile's positions; by thresholds, and METHOD 2, 3: k is a running sum (low 0, scale 1).
 struct Sample {
-    double k, low, high, scale, total;
+    double k, low, scale, total;
     int tile, unused;
 };
 
@@ -28,13 +28,24 @@ __device__ __forceinline__ double scale_of(double low, double high, double total
     return __ddiv_rn(__dsub_rn(high, low), total);
 }
 
-// true from the key on that the sample falls on; `running` is the sum of u up to and with the key
-__device__ __forceinline__ bool reached(const Sample &s, double running, bool by_threshold) {
+// the running sum that whole number k is reached at, in a tile whose positions start at `low`; `inverse`: u per position
+__device__ __forceinline__ double threshold_of(double k, double low, double inverse, double total) {
+    return smaller(__dmul_rn(__dsub_rn(k, low), inverse), total);
+}
+
+// Whole number k of a tile whose positions run from `low` to `high`; `slope` is scale_of those. The positions stop at `high`,
+// which is at least k, so that only the last key needs to be told apart.
+__device__ __forceinline__ Sample sample_of(double k, double low, double slope, double total, int tile, bool by_threshold) {
+    if (by_threshold) return Sample{threshold_of(k, low, slope, total), 0.0, 1.0, total, tile, 0};
+    return Sample{k, low, slope, total, tile, 0};
+}
+
+// true from the key on that the sample falls on; `running` is the sum of u up to and with the key. No branch: lanes differ.
+__device__ __forceinline__ bool reached(const Sample &s, double running) {
 #if METHOD == 2 || METHOD == 3
-    return running > s.k || running == s.total;
+    return running > s.k | running == s.total;
 #else
-    if (by_threshold) return running >= smaller(__dmul_rn(__dsub_rn(s.k, s.low), s.scale), s.total);
-    return (running == s.total ? s.high : smaller(__dadd_rn(s.low, __dmul_rn(s.scale, running)), s.high)) >= s.k;
+    return __dadd_rn(s.low, __dmul_rn(s.scale, running)) >= s.k | running == s.total;
 #endif
 }
 
@@ -60,20 +71,20 @@ __device__ __forceinline__ int first_of_team(bool holds) {
 
 // Key of a sample within its tile, the same in all lanes of a team: first the lane whose chunk holds it, then the key in the chunk.
 template <int TEAM>
-__device__ __forceinline__ int find_key(const Sample &s, const float *u, const float (&x)[CHUNK_OF(TEAM)], bool by_threshold) {
+__device__ __forceinline__ int find_key(const Sample &s, const float *u, const float (&x)[CHUNK_OF(TEAM)]) {
     constexpr int CHUNK = CHUNK_OF(TEAM);
     const int lane = threadIdx.x & (TEAM - 1);
     Fixed sum = {0, 0};
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) sum.add(x[i]);
     const Fixed through = {scan_warp<TEAM, TEAM>(sum.high), scan_warp<TEAM, TEAM>(sum.low)};
-    const int holder = first_of_team<TEAM>(reached(s, through.value(), by_threshold));
+    const int holder = first_of_team<TEAM>(reached(s, through.value()));
     const int key = holder * CHUNK + lane;
     Fixed own = {0, 0};
     if (lane < CHUNK && key < PITCH) own.add(u[key]);
     const Fixed running = {__shfl_sync(FULL, through.high - sum.high, holder, TEAM) + scan_warp<CHUNK, TEAM>(own.high),
                            __shfl_sync(FULL, through.low - sum.low, holder, TEAM) + scan_warp<CHUNK, TEAM>(own.low)};
-    return holder * CHUNK + first_of_team<TEAM>(lane == CHUNK - 1 || reached(s, running.value(), by_threshold));
+    return holder * CHUNK + first_of_team<TEAM>(lane == CHUNK - 1 | reached(s, running.value()));
 }
 
 // ---- a row of V, spread over a team: lane i holds D / TEAM consecutive features ----

@@ -8,21 +8,19 @@
 
 #define AT_ONCE_FLASH (D == 256 ? 4 : 8)  // rows of V that a warp has in flight
 
+struct Positions {
+    double low, high, scale, total;  // of a tile: positions run from low to high as the running sum of u goes from 0 to total
+};
+
 // whole numbers k <= budget that are reached when u has added up to `running`
-__device__ __forceinline__ int reached_by(Sample &s, double running, int budget, bool by_threshold) {
+__device__ __forceinline__ int reached_by(const Positions &p, double running, int budget, bool by_threshold) {
     if (!by_threshold) {
-        const double position = running == s.total ? s.high : smaller(__dadd_rn(s.low, __dmul_rn(s.scale, running)), s.high);
+        const double position = running == p.total ? p.high : smaller(__dadd_rn(p.low, __dmul_rn(p.scale, running)), p.high);
         return (int)floor(position);
     }
-    int k = s.scale > 0 ? min(max((int)(s.low + running / s.scale), 0), budget) : 0;  // near; the comparison itself decides
-    for (; k < budget; k++) {
-        s.k = k + 1;
-        if (!reached(s, running, true)) break;
-    }
-    for (; k > 0; k--) {
-        s.k = k;
-        if (reached(s, running, true)) break;
-    }
+    int k = p.scale > 0 ? min(max((int)(p.low + running / p.scale), 0), budget) : 0;  // near; the comparison itself decides
+    while (k < budget && running >= threshold_of(k + 1, p.low, p.scale, p.total)) k++;
+    while (k > 0 && running < threshold_of(k, p.low, p.scale, p.total)) k--;
     return k;
 }
 
@@ -93,7 +91,7 @@ flash(const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restric
         if (lane == 0) ell[head * T + t] = total;
 #endif
         const Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence * sequence_step, head0 + kv * G + h, positions ? positions[sequence] : position};
-        Sample s;
+        Positions s;
         s.low = uniform(random, t);
         s.high = __dadd_rn(s.low, (double)budget);
         s.total = total;

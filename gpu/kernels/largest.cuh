@@ -1,7 +1,6 @@
 // Which of n fractions in [0, 1) are the `left` largest, ties to the lowest index; by a block, for largest remainder.
 //
-// A histogram over their range finds the bin that holds the last one taken; the few fractions of that bin are then ranked
-// against each other.
+// A histogram finds the bin that holds the last one taken; the few fractions of that bin are then ranked against each other.
 // Where a bin holds more than a block has threads (many tiles of equal mass), a bisection over the bit patterns cuts instead.
 
 #define BINS 1024
@@ -11,13 +10,9 @@ struct Boundary {
     i64 values[THREADS];  // bit patterns, which order as the fractions do
     int indices[THREADS];
     int bin, larger, listed;  // the boundary's bin; how many lie in higher bins; how many of this bin are listed
-    float lowest[THREADS / 32], highest[THREADS / 32];
 };
 
-// every step rounds monotonically, so that a larger fraction never lies in a lower bin
-__device__ __forceinline__ int bin_of(double fraction, float lowest, float bins_per_unit) {
-    return min((int)(((float)fraction - lowest) * bins_per_unit), BINS - 1);
-}
+__device__ __forceinline__ int bin_of(double fraction) { return (int)(fraction * BINS); }
 
 // The bits of the `left`-th largest fraction, or of a cut that separates exactly `left`; and how many are strictly larger.
 __device__ __noinline__ i64 cut_of(const double *fractions, int first, int last, int each, int left, int &larger) {
@@ -46,30 +41,14 @@ __device__ __noinline__ i64 cut_of(const double *fractions, int first, int last,
 __device__ __forceinline__ void take_largest(const double *fractions, int first, int last, int each, int left, Boundary &boundary,
                                              int *between, int *taken) {
     int total;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     for (int i = threadIdx.x; i < BINS; i += THREADS) boundary.bins[i] = 0;
     if (threadIdx.x == 0) {
         boundary.bin = BINS;
         boundary.larger = boundary.listed = 0;
     }
-    float lowest = INFINITE, highest = -INFINITE;
-#pragma unroll 1
-    for (int t = first; t < last; t++) {
-        lowest = fminf(lowest, (float)fractions[t]);
-        highest = fmaxf(highest, (float)fractions[t]);
-    }
-    lowest = -max_of_warp(-lowest);
-    highest = max_of_warp(highest);
-    if (lane == 0) {
-        boundary.lowest[warp] = lowest;
-        boundary.highest[warp] = highest;
-    }
     __syncthreads();
-    lowest = -max_of_warp(-boundary.lowest[lane % (THREADS / 32)]);
-    highest = max_of_warp(boundary.highest[lane % (THREADS / 32)]);
-    const float bins_per_unit = highest > lowest ? BINS / (highest - lowest) : 0.0f;
 #pragma unroll 1
-    for (int t = first; t < last; t++) atomicAdd(&boundary.bins[bin_of(fractions[t], lowest, bins_per_unit)], 1);
+    for (int t = first; t < last; t++) atomicAdd(&boundary.bins[bin_of(fractions[t])], 1);
     __syncthreads();
     int own = 0;
 #pragma unroll
@@ -90,7 +69,7 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
     if (listed <= THREADS) {
 #pragma unroll 1
         for (int t = first; t < last; t++)
-            if (bin_of(fractions[t], lowest, bins_per_unit) == bin) {
+            if (bin_of(fractions[t]) == bin) {
                 const int slot = atomicAdd(&boundary.listed, 1);
                 boundary.values[slot] = __double_as_longlong(fractions[t]);
                 boundary.indices[slot] = t;
@@ -99,7 +78,7 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
 #pragma unroll 1
         for (int t = first; t < last; t++) {
             const i64 mine = __double_as_longlong(fractions[t]);
-            const int its = bin_of(fractions[t], lowest, bins_per_unit);
+            const int its = bin_of(fractions[t]);
             int rank = larger;
             if (its == bin)
 #pragma unroll 4

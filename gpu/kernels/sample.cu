@@ -39,7 +39,7 @@ __device__ __forceinline__ void find_pages(const void *at, i64 bytes) {
 // out [B, H, D];  partial [B, H, splits, D] and tickets [B, H] (zero before and after): the splits' sums, if not CLUSTER
 // budget_counts [B, H_kv, 9], draw_counts [B, H_kv, T, 4], value_counts [B, H_kv, T, 4], budgets [B, H, T], rows [B, H, S]
 // masses [B, H, T], heaps [B, H, T]: the trace's build only
-extern "C" __global__ void __launch_bounds__(THREADS, THREADS == 512 ? 1 : 4)
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i64 v_sequence, i64 v_row, int T, int S, int per_split,
        u64 seed, u32 sequence0, u32 sequence_step, u32 head0, u32 position, const u32 *__restrict__ positions, int by_threshold,
        const float *__restrict__ u, const float *__restrict__ m, const double *__restrict__ ell, out_t *__restrict__ out,
@@ -60,10 +60,16 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
     (void)counting;
     Stream random = {(u32)seed, (u32)(seed >> 32), sequence0 + sequence * sequence_step, head0 + h, positions ? positions[sequence] : position};
 
+    // what needs no scores is worked out while they are still being made: draws, and the pages
+    const int each = (tiles + THREADS - 1) / THREADS;
+    const int first = min((int)threadIdx.x * each, tiles), last = min(first + each, tiles);
 #if METHOD == 0
     const double offset = uniform(random, 0);
+#elif METHOD == 1
+    const double offsets[2] = {uniform(random, first), uniform(random, first + 1)};
+#else
+    const double first_draw = uniform(random, first_sample + threadIdx.x);
 #endif
-    // look the pages up while the scores are still being made
     find_pages(v + sequence * v_sequence + kv * D, (i64)n * v_row * 2);
     find_pages(u + kv_head * T * G * PITCH, (i64)tiles * G * PITCH * 4);
 #if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -78,8 +84,6 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 
     if (n > 0) {
         // ---- tile masses on a grid of 2^-32, and their prefix ----
-        const int each = (tiles + THREADS - 1) / THREADS;
-        const int first = min((int)threadIdx.x * each, tiles), last = min(first + each, tiles);
         const float m_first[2] = {first < last ? m[first] : -INFINITE, first + 1 < last ? m[first + 1] : -INFINITE};
         const double ell_first[2] = {first < last ? ell[first] : 0.0, first + 1 < last ? ell[first + 1] : 0.0};
         float top = fmaxf(m_first[0], m_first[1]);
@@ -129,7 +133,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
                 const double sum = t == first ? ell_first[0] : t == first + 1 ? ell_first[1] : ell[t], slope = scale_of(low, high, sum, by_threshold);
 #pragma unroll 1
                 for (int k = max(from, first_sample); k < min(to, first_sample + count); k++)
-                    samples[k - first_sample] = Sample{(double)(k + 1), low, high, slope, sum, t, 0};
+                    samples[k - first_sample] = sample_of(k + 1, low, slope, sum, t, by_threshold);
             }
             low = high;
 #if INSTRUMENT
@@ -170,10 +174,10 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         for (int t = first; t < last; t++) {
             const int from = max(place, first_sample), to = min(place + budget[t], first_sample + count);
             if (from < to) {
-                const double low = uniform(random, t), high = __dadd_rn(low, (double)budget[t]);
+                const double low = t == first ? offsets[0] : t == first + 1 ? offsets[1] : uniform(random, t), high = __dadd_rn(low, (double)budget[t]);
                 const double sum = t == first ? ell_first[0] : t == first + 1 ? ell_first[1] : ell[t], slope = scale_of(low, high, sum, by_threshold);
 #pragma unroll 1
-                for (int k = from; k < to; k++) samples[k - first_sample] = Sample{(double)(k - place + 1), low, high, slope, sum, t, 0};
+                for (int k = from; k < to; k++) samples[k - first_sample] = sample_of(k - place + 1, low, slope, sum, t, by_threshold);
             }
             place += budget[t];
 #if INSTRUMENT
@@ -203,7 +207,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         __syncthreads();
 #pragma unroll 1
         for (int j = threadIdx.x; j < count; j += THREADS) {
-            const double drawn = uniform(random, first_sample + j);
+            const double drawn = j == threadIdx.x ? first_draw : uniform(random, first_sample + j);
 #if METHOD == 3
             const double threshold = __dmul_rn(__dadd_rn((double)(first_sample + j), drawn), __ddiv_rn(Z, (double)S));
 #else
@@ -218,7 +222,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
             }
             const double before = from ? through[from - 1] : 0.0;
             const double inside = __dmul_rn(__dsub_rn(threshold, before), __ddiv_rn(ell[from], masses[from]));
-            samples[j] = Sample{inside, 0.0, 0.0, 0.0, ell[from], from, 0};
+            samples[j] = Sample{inside, 0.0, 1.0, ell[from], from, 0};
 #if INSTRUMENT
             COUNT(budgets[head * T + from], 1);
             COUNT(budget_counts[kv_head * 9 + 4], 1);
@@ -252,6 +256,14 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         // ---- draw and gather ----
         const float *const stash = u + (kv_head * T * G + h % G) * PITCH;
         const u16 *const values = v + sequence * v_sequence + kv * D;
+        // the u of all but the first samples, asked for before their turn comes
+        constexpr int LINES = (PITCH + 31) / 32;
+#pragma unroll 1
+        for (int i = TEAMS * AT_ONCE * LINES + threadIdx.x; i < count * LINES; i += THREADS)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(stash + (i64)samples[i / LINES].tile * (G * PITCH) + i % LINES * 32));
+        Row<TEAM> row[AT_ONCE];  // of the samples before, whose loads end while those of the next u are under way
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) row[i] = {};
 #pragma unroll 1
         for (int base = 0; base < count; base += TEAMS * AT_ONCE) {
             // a warp's teams take neighbouring samples; a warp without any has nothing to do
@@ -261,14 +273,16 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
             for (int i = 0; i < AT_ONCE; i++)
                 if (of_warp + i * TEAMS < count)
                     load_chunk<TEAM>(stash + (i64)samples[min(own + i * TEAMS, count - 1)].tile * (G * PITCH), x[i]);
-            Row<TEAM> row[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) add_row<TEAM>(sum, row[i]);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                if (of_warp + i * TEAMS >= count) break;
+                row[i] = {};
+                if (of_warp + i * TEAMS >= count) continue;
                 const Sample s = samples[min(own + i * TEAMS, count - 1)];
-                const int j = find_key<TEAM>(s, stash + (i64)s.tile * (G * PITCH), x[i], by_threshold);
+                const int j = find_key<TEAM>(s, stash + (i64)s.tile * (G * PITCH), x[i]);
                 const int key = s.tile * TILE + j;
-                row[i] = load_row<TEAM>(values + (i64)key * v_row);
+                if (own + i * TEAMS < count) row[i] = load_row<TEAM>(values + (i64)key * v_row);
 #if INSTRUMENT
                 if (lane % TEAM == 0 && own + i * TEAMS < count) {
                     rows[head * S + first_sample + own + i * TEAMS] = key;
@@ -286,10 +300,9 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
                 }
 #endif
             }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                if (own + i * TEAMS < count) add_row<TEAM>(sum, row[i]);
         }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) add_row<TEAM>(sum, row[i]);
     }
 
     // ---- add up: a warp's teams, the warps, then the splits, each in order ----

@@ -25,7 +25,7 @@ def budget_of(method, S):
 
 
 def agreement(a, b):
-    return len(a & b) / max(1, len(a | b))
+    return len(a & b) / len(a | b) if a | b else 1.0
 
 
 @pytest.mark.parametrize("causal", [True, False])
