@@ -14,7 +14,10 @@ if _util.find_spec("santa_sim.workloads") is None:  # this folder shadows an ins
 from .api import make_trace, run
 from .attention import attention
 from .errors import InputError, SimulationError
+from .explore.amdahl import end_to_end_speedup
 from .explore.compare import compare
+from .explore.decode_step import decode_step
+from .explore.generation import generation
 from .explore.pareto import pareto
 from .explore.sweep import sweep
 from .hardware import Hardware, load_hardware
@@ -40,6 +43,6 @@ def list_hardware() -> list[str]:
 
 __all__ = [
     "METHODS", "PRECISIONS", "SCORES", "Hardware", "InputError", "Result", "SimulationError", "Trace", "Workload",
-    "attention", "compare", "list_hardware", "list_workloads", "load_dram", "load_hardware", "load_workload", "make_trace", "pareto", "run",
-    "simulate", "sweep",
+    "attention", "compare", "decode_step", "end_to_end_speedup", "generation", "list_hardware", "list_workloads", "load_dram", "load_hardware",
+    "load_workload", "make_trace", "pareto", "run", "simulate", "sweep",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from .cli_parts import Progress, json_option, method_options, readable_errors, t
 _ELSEWHERE: dict[str, str] = {
     "compare": "santa_sim.explore.command:compare",
     "sweep": "santa_sim.explore.command:sweep",
+    "decode-step": "santa_sim.explore.decode_step_command:command",
     "reproduce": "santa_sim.reproduce.command:command",
     "validate": "santa_sim.validate_command:validate",
 }
