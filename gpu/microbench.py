@@ -53,7 +53,7 @@ def run(progress: Callable[[str, int, int], None] | None = None, quick: bool = F
     sink = cupy.zeros(1024, np.uint32)
     groups = {
         "clock": clock, "launch": launches, "stream": streams, "in_flight": in_flight, "strided": strided, "gather": gathers,
-        "l2": second_level, "kept": kept, "latency": latencies, "atomic": atomics, "barrier": barriers, "instruction": instructions, "code": code,
+        "l2": second_level, "kept": kept, "latency": latencies, "atomic": atomics, "barrier": barriers, "cluster": clusters, "instruction": instructions, "code": code,
     }  # fmt: skip
     results = {}
     for i, (name, group) in enumerate(groups.items()):
@@ -303,6 +303,23 @@ def barriers(buffer, sink, flush, quick) -> list[dict]:
             for size in (2, 4, 8):
                 launch(kernel(name), size, 512, [ctypes.c_int32(1000), pointer(cycles)], cluster=size)
                 records.append({"what": what, "blocks": size, "threads": 512, "cycles": float(cycles[0]) / 1000})
+    return records
+
+
+def clusters(buffer, sink, flush, quick) -> list[dict]:
+    """How many clusters of so many blocks run at a time where a multiprocessor holds one block: asked of the driver."""
+    number = device.require_cupy().cuda.runtime.getDevice()
+    if device.capability(number) < 90:
+        return []
+    shared = device.attribute(number, "MaxSharedMemoryPerBlockOptin")
+    function, count, records = kernel("clock_rate"), ctypes.c_int(), []
+    function.max_dynamic_shared_size_bytes = shared  # all of it: one block of a multiprocessor
+    for size in (2, 4, 8):
+        asked = device.Launch(function, (size, 1, 1), 32, [], 0, shared_bytes=shared, cluster=size)
+        status = device._driver().cuOccupancyMaxActiveClusters(ctypes.byref(count), ctypes.c_void_p(function.kernel.ptr), ctypes.byref(asked._config))
+        if status:
+            raise RuntimeError(f"CUDA error {status}: no answer on clusters of {size} blocks")
+        records.append({"blocks": size, "at_once": count.value})
     return records
 
 
