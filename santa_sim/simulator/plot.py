@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from .result import Result
 
 # M. Okabe and K. Ito, "Color Universal Design", 2008; what shares a colour differs in lightness by a hatch
@@ -25,6 +25,8 @@ STYLES = {
 
 def stacks(result: Result) -> Figure:
     """Energy by part [µJ] and DRAM traffic by kind [MB], a stack each; amounts and shares stand in the legends."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 4.8), layout="constrained")
     energy, traffic = figure.subplots(1, 2)
     _stack(energy, result.energy_breakdown_j, 1e6, "energy [µJ]", set(result.energy_unknown))

@@ -1,0 +1,68 @@
+"""Roofs by hand, and runs that stay under them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from santa_sim import InputError, attention, load_hardware, simulate
+from santa_sim.explore import roofline
+from santa_sim.explore.roofline import ceilings
+
+
+def _trace(method, **budget):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 64), (600, 2, 64), (600, 2, 64)))
+    return attention(q, k, v, method=method, **budget)[1]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    dense, sampled = _trace("sdpa"), _trace("s2anta-prop", S=16)
+    machines = ("mac_hbm3", "mac_hbm3_bandwidth", "mac_lpddr5")
+    return [simulate(dense, machine) for machine in machines] + [simulate(sampled, "adder_hbm3")]
+
+
+def test_ceilings_of_a_machine():
+    """adder_hbm3: 2,048 MAC lanes and 2,048 adder lanes for scores, 2,048 adders for values, at 1 GHz."""
+    assert ceilings(load_hardware("adder_hbm3")) == {"bandwidth_bytes_per_s": 819.2e9, "macs_per_s": 2048e9, "adds_per_s": 4096e9}
+    assert ceilings(load_hardware("mac_hbm3")) == {"bandwidth_bytes_per_s": 819.2e9, "macs_per_s": 6144e9, "adds_per_s": 0.0}
+
+
+def test_points_are_under_their_roofs(runs):
+    figure, frame = roofline(runs)
+    assert len(frame) == len(runs) and len(figure.axes) == 1
+    assert (frame["attained_ops_per_s"] <= frame["dram_roof_ops_per_s"] * (1 + 1e-12)).all()
+    assert (frame["attained_ops_per_s"] <= frame["lanes_roof_ops_per_s"] * (1 + 1e-12)).all()
+    assert frame["share_of_roof"].between(0, 1).all()
+
+
+def test_dense_attention_by_hand(runs):
+    """8 query heads x 600 keys x 64 features, twice; K and V in float32 once, for both KV heads."""
+    row = roofline(runs[1])[1].iloc[0]
+    assert row["operations"] == 2 * 8 * 600 * 64
+    assert row["traffic_bytes"] == runs[1].traffic_bytes["total"]
+    assert row["intensity_ops_per_byte"] == pytest.approx(2 * 8 * 600 * 64 / (2 * 600 * 2 * 64 * 4), rel=0.02)
+    assert row["dram_roof_ops_per_s"] == pytest.approx(row["intensity_ops_per_byte"] * 819.2e9)
+    assert row["under"] == "dram"
+
+
+def test_results_one_by_one_or_as_a_list(runs):
+    assert roofline(runs)[1].equals(roofline(*runs)[1])
+
+
+def test_what_is_no_result_is_named(runs):
+    with pytest.raises(InputError, match="given no results"):
+        roofline()
+    with pytest.raises(InputError, match="takes results of santa_sim.run or simulate, not str"):
+        roofline("mac_hbm3")
+    with pytest.raises(InputError, match="has no roofline"):
+        roofline(dataclasses.replace(runs[0], played=None))
+
+
+def test_the_legend_names_each_roof_and_each_run(runs):
+    figure, _ = roofline(runs)
+    texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "mac_hbm3: MAC lanes 6.144 Top/s, DRAM 819.2 GB/s" in texts
+    assert sum(text.startswith("s2anta-prop, S = 16") for text in texts) == 1
+    assert len(texts) == 4 + 1 + len(runs)  # adder_hbm3 has both kinds of lanes
