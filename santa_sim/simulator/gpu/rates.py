@@ -104,6 +104,12 @@ class Rates:
             return max(0.0, seconds[0] - self.launch.graph_s) * rows * row_bytes / (counts[0] * size)
         return _on_curve(curve, rows * row_bytes, self.launch.graph_s)
 
+    def clusters_at_once(self, size: int, resident: int) -> int:
+        """Clusters of `size` blocks that run at a time, `resident` blocks to a multiprocessor."""
+        most = max(1, self.gpu.multiprocessors.count * resident // size)
+        known = sorted((x.blocks, x.at_once) for x in self.gpu.calibration.clusters_at_once if x.blocks >= size) if self.gpu.calibration else []
+        return min(most, max(1, known[0][0] * known[0][1] * resident // size)) if known else most
+
     @property
     def _stream_bandwidth(self) -> float:
         return self.gpu.memory.bandwidth_bytes_per_s * STREAM_SHARE

@@ -86,6 +86,10 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     # the multiprocessor with the most blocks
     share = math.ceil(launch.blocks / sm.count) / launch.blocks if launch.blocks < 4 * places else 1 / sm.count
     share = max(share, 1 / sm.count)
+    if launch.cluster > 1 and gpu.overlaps_launches:  # which has clusters
+        turns = math.ceil(launch.blocks / launch.cluster / rates.clusters_at_once(launch.cluster, resident))
+        share = max(share, turns * resident / launch.blocks) if turns > waves else share
+        waves = max(waves, turns)
     per_cycle = share / rates.clock_hz
 
     if state.kind == "flushed":
@@ -120,7 +124,8 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     own_s = launch.chain.arithmetic * rates.cycles.arithmetic / rates.clock_hz
     waits_s = chain_s(launch.chain, rates) - own_s
     pipelines = max(seconds for name, seconds in limits.items() if name not in ("dram", "latency"))
-    busy = max(limits["latency"], limits["dram"] + chain_s(launch.drain, rates), max(pipelines, own_s) + waits_s)
+    alone = waves if resident == 1 else 1  # with one block to a multiprocessor, nobody works while it waits: every wave pays
+    busy = max(limits["latency"], limits["dram"] + chain_s(launch.drain, rates), max(pipelines, alone * own_s) + alone * waits_s)
     code_s = launch.code_bytes * rates.code_s_per_byte  # the first blocks of every multiprocessor wait for their instructions
     written = {}
     for buffer in launch.makes:
