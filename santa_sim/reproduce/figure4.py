@@ -49,8 +49,8 @@ def plot(frame: pd.DataFrame) -> Figure:
         times.plot(part["n_k"], 1e6 * part["time_s"], **style)
         speedups.plot(part["n_k"], part["speedup"], **style, linestyle="--" if kernel == "dense" else "-")
         if kernel in PUBLISHED:
-            speedups.plot([LENGTHS[-1]], [published()[ITEM][PUBLISHED[kernel]]], color=COLOURS[i], marker="*", markersize=14, linestyle="",
-                          markeredgecolor="black", label=f"published, {kernel}")  # fmt: skip
+            speedups.plot([LENGTHS[-1]], [published()[ITEM][PUBLISHED[kernel]]], marker="*", markersize=20 - 4 * i, linestyle="",
+                          markerfacecolor="none", markeredgecolor=COLOURS[i], label=f"published, {kernel}")  # fmt: skip
     for axes, what in ((times, "kernel time [µs]"), (speedups, "speedup over dense")):
         dress(axes)
         log2_ticks(axes, LENGTHS)

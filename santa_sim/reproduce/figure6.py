@@ -135,8 +135,8 @@ def plot(curves: dict[str, np.ndarray]) -> Figure:
     for i, (kind, errors) in enumerate(curves.items()):
         axes.plot(BUDGETS, 100 * errors, color=COLOURS[1 + i], marker=MARKERS[i], label=f"{NAMES[kind]}, kernel")
         power = published()[ITEM]["slopes"][KINDS[kind]]
-        guide = errors[-1] * (np.array(BUDGETS) / BUDGETS[-1]) ** power
-        axes.plot(BUDGETS, 100 * guide, color=COLOURS[1 + i], linestyle=":", linewidth=1, label=f"slope {power:g}")
+        guide = 0.8 * errors[1] * (np.array(BUDGETS[1:]) / BUDGETS[1]) ** power  # a little below, not to be hidden
+        axes.plot(BUDGETS[1:], 100 * guide, color=COLOURS[0], linestyle=(":", "--")[i], linewidth=1, label=f"slope {power:g}")
         value = published()[ITEM]["B4"][KINDS[kind]]
         axes.plot([4], [value], marker="*", markersize=13, linestyle="", color=COLOURS[1 + i], markeredgecolor="black",
                   label=f"published, about {value} %")  # fmt: skip
