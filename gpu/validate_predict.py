@@ -66,6 +66,7 @@ def calibration_of(raw: dict) -> dict:
         "atomics_per_s": 1 / atomics["a line each"],
         "issue_per_cycle": round(_one(micro["instruction"], what="ffma")["per_cycle"] / 32, 3),
         "latency_cycles": _latencies(micro),
+        "clusters_at_once": [dict(x) for x in micro.get("cluster", ())],
         "l2_kept_bytes": _kept(micro["kept"]) if "kept" in micro else None,
         "code_s_per_byte": _code(micro["code"]) if any("passes" in x for x in micro.get("code", ())) else None,
     }  # fmt: skip

@@ -134,6 +134,13 @@ class GatherPoint(Model):
     seconds: Seconds
 
 
+class ClustersAtOnce(Model):
+    """How many thread block clusters of `blocks` blocks run at a time where a multiprocessor holds one block."""
+
+    blocks: Annotated[Count, at_most(64, "clusters are smaller")]
+    at_once: Count
+
+
 class Calibration(Model):
     """What micro-benchmarks measured on one card. Never anything of the kernels that are to be predicted.
 
@@ -154,6 +161,7 @@ class Calibration(Model):
     atomic_s : between float32 atomic additions to one address [s];  atomics_per_s : to different addresses [1/s]
     issue_per_cycle : warp instructions that independent float32 multiply-adds issue, of a multiprocessor; null: the machine's
     latency_cycles : as measured; null: those of the machine
+    clusters_at_once : by size; GPCs differ in multiprocessors, and a cluster stays inside one. Empty: as if there were no GPCs
     l2_kept_bytes : of data just written, how much the second-level cache keeps at most [B]; null: its bytes / partitions
     code_s_per_byte : for instructions that a multiprocessor runs for the first time [s/B]; null: the stated rule
     """
@@ -173,6 +181,7 @@ class Calibration(Model):
     atomics_per_s: Rate
     issue_per_cycle: Rate | None = None
     latency_cycles: Cycles | None = None
+    clusters_at_once: tuple[ClustersAtOnce, ...] = ()
     l2_kept_bytes: Count | None = None
     code_s_per_byte: Annotated[TextOrReal, pydantic.Field(ge=0, le=1e-3)] | None = None
 
