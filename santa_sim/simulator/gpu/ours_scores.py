@@ -62,11 +62,13 @@ def bernoulli_scores(work: Work) -> list[Launch]:
     blocks = work.tile_count * work.H_kv
     count = min(float(work.d), (work.features or work.d * heads) / (heads if work.batch == 1 else work.H_kv * max(1, work.batch)))
     parts = max(1, 128 // -(-work.tile // _BLOCK_KEYS))
+    piece = work.tile * work.element_bytes
     turns = -(-count // (parts * _IN_FLIGHT))
     behind = Chain(shared=8, shuffle=12, barrier=1, fp64=9, special=4, arithmetic=200) * -(-work.G // 4) + Chain(shared=2, barrier=1, arithmetic=80)
     chain = Chain(l2=2, shared=4, barrier=1, arithmetic=80) + Chain(stream=1, shared=2, arithmetic=490) * turns + behind
     return [features, Launch(
         "bernoulli", ("score",), blocks, 128, 72, 2560 + 32 * work.G * -(-work.tile // _BLOCK_KEYS) * parts, chain=chain, drain=behind, k_bytes=work.k_bytes, k_requested_bytes=work.k_requested_bytes,
+        gathers="k", gathered_rows=-(-work.k_bytes // piece), row_bytes=piece,  # a tile of a feature is one contiguous piece
         takes=(lists,), makes=stash(work), keeps_stream_apart=True, l2_bytes=work.k_requested_bytes + blocks * count * 20,
         instructions=blocks * 4 * (250 + turns * 508 * work.G / 4 + 120 * work.G / 4), shared_wavefronts=blocks * 4 * (60 + turns * 40 + 60 * work.G / 4),
         fp64=work.keys * work.H * 2, special=work.keys * work.H, overlapped=True, code_bytes=12000,
