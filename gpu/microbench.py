@@ -53,7 +53,7 @@ def run(progress: Callable[[str, int, int], None] | None = None, quick: bool = F
     sink = cupy.zeros(1024, np.uint32)
     groups = {
         "clock": clock, "launch": launches, "stream": streams, "in_flight": in_flight, "strided": strided, "gather": gathers,
-        "l2": second_level, "kept": kept, "latency": latencies, "atomic": atomics, "barrier": barriers, "cluster": clusters, "instruction": instructions, "code": code,
+        "l2": second_level, "kept": kept, "latency": latencies, "atomic": atomics, "barrier": barriers, "cluster": clusters, "instruction": instructions,
     }  # fmt: skip
     results = {}
     for i, (name, group) in enumerate(groups.items()):
@@ -347,20 +347,6 @@ def instructions(buffer, sink, flush, quick) -> list[dict]:
             launch(kernel("loop"), 1, threads, [ctypes.c_int32(2048), pointer(cycles), pointer(sink)])
         each.append(float(cycles[0]) / 2048)
     records.append({"what": "loop", "latency_cycles": each[0], "per_cycle": 1024 / each[1]})
-    return records
-
-
-def code(buffer, sink, flush, quick) -> list[dict]:
-    """Code of several lengths that one warp of every multiprocessor runs through once, twice, three times: in a row, or in
-    pieces of 512 bytes that are called in an order that jumps about; caches just flushed, and as the run before left them."""
-    blocks = device.attribute(device.require_cupy().cuda.runtime.getDevice(), "MultiProcessorCount")
-    records = []
-    for how in ("straight", "jumping"):
-        for kilobytes in (4, 8, 16, 32):
-            for passes in (1, 2, 3):
-                call = functools.partial(launch, kernel(f"{how}_{kilobytes}"), blocks, 32, [ctypes.c_int32(passes), pointer(sink)])
-                for cache, cold in (("dirty", flush), ("warm", None)):
-                    records.append({"what": how, "code_bytes": kilobytes * 1024, "passes": passes, "cache": cache, **_timed(call, cold)})
     return records
 
 

@@ -68,7 +68,6 @@ def calibration_of(raw: dict) -> dict:
         "latency_cycles": _latencies(micro),
         "clusters_at_once": [dict(x) for x in micro.get("cluster", ())],
         "l2_kept_bytes": _kept(micro["kept"]) if "kept" in micro else None,
-        "code_s_per_byte": _code(micro["code"]) if any("passes" in x for x in micro.get("code", ())) else None,
     }  # fmt: skip
 
 
@@ -122,20 +121,6 @@ def _kept(records: Sequence[dict]) -> int:
     rates = [(record["bytes"], record["bytes"] / max(record["seconds"], 1e-9)) for record in records]
     best = max(rate for _, rate in rates)
     return max(size for size, rate in rates if rate >= 0.75 * best)
-
-
-def _code(records: Sequence[dict]) -> float:
-    """Seconds per byte of instructions that run for the first time, beyond those they take to run again.
-
-    A first pass takes t1, a second t2 - t1; what 2 t1 - t2 grows by with the bytes is the fetching. Of code in pieces, since
-    kernels jump; of caches that were flushed before.
-    """
-    sizes = sorted({x["code_bytes"] for x in records})
-    extra = []
-    for size in sizes:
-        first, second = (_one(records, what="jumping", cache="dirty", code_bytes=size, passes=passes)["seconds"] for passes in (1, 2))
-        extra.append(2 * first - second)
-    return max(0.0, float(np.polyfit(sizes, extra, 1)[0]))
 
 
 def _latencies(micro: dict) -> dict[str, float]:

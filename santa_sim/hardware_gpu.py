@@ -163,7 +163,6 @@ class Calibration(Model):
     latency_cycles : as measured; null: those of the machine
     clusters_at_once : by size; GPCs differ in multiprocessors, and a cluster stays inside one. Empty: as if there were no GPCs
     l2_kept_bytes : of data just written, how much the second-level cache keeps at most [B]; null: its bytes / partitions
-    code_s_per_byte : for instructions that a multiprocessor runs for the first time [s/B]; null: the stated rule
     """
 
     source: Annotated[str, pydantic.Field(min_length=1)]
@@ -183,7 +182,6 @@ class Calibration(Model):
     latency_cycles: Cycles | None = None
     clusters_at_once: tuple[ClustersAtOnce, ...] = ()
     l2_kept_bytes: Count | None = None
-    code_s_per_byte: Annotated[TextOrReal, pydantic.Field(ge=0, le=1e-3)] | None = None
 
 
 class Gpu(Model):

@@ -345,63 +345,6 @@ extern "C" __global__ void loop(int rounds, u64 *cycles, u32 *sink) {
     if (threadIdx.x == 0) cycles[blockIdx.x] = cycle_now() - start;
 }
 
-// ---- code: how long it takes until instructions are there. One warp of a block runs `passes` times through them ----
-
-// STEPS instructions of 16 bytes in a row, four chains side by side
-template <int STEPS>
-__device__ __forceinline__ void straight(int passes, u32 *sink) {
-    float x[4];
-    for (int i = 0; i < 4; i++) begin(x[i], i);
-#pragma unroll 1
-    for (int pass = 0; pass < passes; pass++) {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) ffma(x[step % 4]);
-    }
-    keep(__float_as_uint(x[0] + x[1] + x[2] + x[3]), sink);
-}
-
-// about 512 bytes of code of its own, in a place of its own
-template <int PIECE>
-__device__ __noinline__ float4 piece(float4 x) {
-    const float c = 0.5f + PIECE * 0.001f;
-#pragma unroll
-    for (int i = 0; i < 7; i++) {
-        asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x.x) : "f"(c), "f"(0.25f));
-        asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x.y) : "f"(c), "f"(0.25f));
-        asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x.z) : "f"(c), "f"(0.25f));
-        asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x.w) : "f"(c), "f"(0.25f));
-    }
-    return x;
-}
-
-// all pieces of 0 ... PIECES - 1 (a power of two), in an order that jumps about
-template <int PIECES, int I>
-struct Jumps {
-    static __device__ __forceinline__ float4 run(float4 x) {
-        return piece<(I * 37 + 11) % PIECES>(Jumps<PIECES, I - 1>::run(x));
-    }
-};
-template <int PIECES>
-struct Jumps<PIECES, -1> {
-    static __device__ __forceinline__ float4 run(float4 x) { return x; }
-};
-
-template <int PIECES>
-__device__ __forceinline__ void jumping(int passes, u32 *sink) {
-    float4 x = make_float4(0.1f, 0.2f, 0.3f, 1e-4f * threadIdx.x);
-#pragma unroll 1
-    for (int pass = 0; pass < passes; pass++) x = Jumps<PIECES, PIECES - 1>::run(x);
-    keep(__float_as_uint(x.x + x.y + x.z + x.w), sink);
-}
-
-#define CODE(kilobytes) \
-    extern "C" __global__ void straight_##kilobytes(int passes, u32 *sink) { straight<kilobytes * 64>(passes, sink); } \
-    extern "C" __global__ void jumping_##kilobytes(int passes, u32 *sink) { jumping<kilobytes * 2>(passes, sink); }
-CODE(4)
-CODE(8)
-CODE(16)
-CODE(32)
-
 // cycles and nanoseconds of the same stretch of work: the clock that the multiprocessors run at
 extern "C" __global__ void clock_rate(int rounds, u64 *times, u32 *sink) {
     float x = 0.5f;

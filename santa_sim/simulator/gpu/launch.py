@@ -64,7 +64,6 @@ class Launch:
         load-store unit, 32 lanes a cycle;  fp64, special : scalar operations;  tensor_flops : on tensor cores
     atomics : float32 additions to global memory;  same_address : the most of them that meet in one address
     chain : what a block waits for from start to end;  drain : the part of it behind its last load
-    code_bytes : of the instructions that it runs at least once [B]
     overlapped : starts while the launch before it runs, where the GPU can
     cluster : blocks that have to be resident together
     """
@@ -96,6 +95,5 @@ class Launch:
     tensor_flops: float = 0
     atomics: float = 0
     same_address: float = 0
-    code_bytes: int = 0
     overlapped: bool = False
     cluster: int = 1

@@ -78,7 +78,7 @@ def _dense(work: Work) -> Launch:
     return Launch(
         "dense", ("value",), blocks, 256, 40, 8 * work.d * 4 + work.G * work.tile * 4, chain=Chain(l2=1, barrier=1, arithmetic=40) + rows + end,
         drain=end, v_bytes=work.v_bytes, takes=(stash(work)[0],), makes=(partials(work),), l2_bytes=stash(work)[0].bytes + work.keys * work.H_kv * work.row_bytes,
-        instructions=blocks * 8 * (90 + rounds * 150 * width + work.G * 40), overlapped=True, code_bytes=9000,
+        instructions=blocks * 8 * (90 + rounds * 150 * width + work.G * 40), overlapped=True,
         shared_wavefronts=work.keys * work.H_kv * (work.row_bytes / 128 + work.G) + blocks * 8 * work.G * 12,
     )  # fmt: skip
 
@@ -114,5 +114,5 @@ def _topk(work: Work) -> Launch:
         "topk", ("select", "value", "output"), heads, 512, 40, 37064, chain=chain + add + end, drain=end, v_bytes=work.v_bytes,
         gathered_rows=work.v_rows, row_bytes=work.row_bytes, gathers="v", takes=(took,), output_bytes=work.output_bytes,
         l2_bytes=heads * ((2 if k <= T else 5) * read + k * work.row_bytes), instructions=heads * (instructions + k * 50), shared_wavefronts=heads * wavefronts,
-        overlapped=True, code_bytes=33000,
+        overlapped=True,
     )  # fmt: skip

@@ -28,7 +28,6 @@ _TURN_CHAIN = {"integer": Chain(dram=1, shared=4, shuffle=13, fp64=14, special=5
 _ONE_OF_TWO = 0.55  # of a turn's instructions, with one sample of each team
 _TURN_FP64, _TURN_WAVEFRONTS = {"integer": 32, "threshold": 24}, 75
 _END = Chain(shared=4, barrier=2, cluster=2, arithmetic=100)
-_CODE = {"sys": 26000, "largest": 34000, "threshold": 25000, "flash": 22000}  # bytes of instructions that run at all
 # ---- flash, behind the scores: a warp takes one head at a time ----
 _FLASH_DRAWS, _FLASH_DRAWS_CHAIN = 450, Chain(shared=3, shuffle=11, fp64=60, special=20, arithmetic=350)  # counts of a tile's keys
 _FLASH_ROWS, _FLASH_ROWS_CHAIN = 390, Chain(dram=1, shared=1, arithmetic=390)  # eight rows, each drawn once or twice
@@ -82,7 +81,6 @@ def sample(work: Work, gpu: Gpu) -> Launch:
                                  arithmetic=turn.arithmetic * wide * part) * turns  # fmt: skip
     end = _END if splits > 1 else Chain(shared=2, barrier=1, arithmetic=80)
     samples = work.samples
-    code = _CODE["largest" if largest else "threshold" if by_threshold else "sys"]
     turns_in_all = samples * team / (32 * at_once)
     own = -(-work.tile // 4) * 16  # bytes of a tile's stash row
     made, stats = ours_scores.stash(work)
@@ -95,7 +93,6 @@ def sample(work: Work, gpu: Gpu) -> Launch:
         instructions=blocks * (warps * fixed + active * of_tiles) + turns_in_all * _TURN[kind] * wide * part,
         shared_wavefronts=blocks * warps * 60 + turns_in_all * _TURN_WAVEFRONTS * part,
         fp64=blocks * 32 * (warps * 30 + active * (46 * masses + 20 * each)) + turns_in_all * 32 * _TURN_FP64[kind] * part, overlapped=True, cluster=splits,
-        code_bytes=code,
     )  # fmt: skip
 
 
@@ -120,5 +117,5 @@ def flash(work: Work, gpu: Gpu, stashed: bool) -> Launch:
         instructions=first + heads * (_FLASH_DRAWS * work.tile / 128 + _FLASH_ROWS * rows / 8 + _FLASH_REPEAT * (draws - rows)),
         shared_wavefronts=(0 if stashed else work.keys * work.H_kv * ours_scores.KEY_WAVEFRONTS * work.d / 128) + heads * (60 + 3 * rows),
         fp64=(0 if stashed else blocks * threads * ours_scores.FP64) + heads * 32 * 60, special=0 if stashed else work.keys * work.H,
-        tensor_flops=0 if stashed else 2 * work.keys * work.H_kv * 8 * work.d, overlapped=stashed, code_bytes=_CODE["flash"],
+        tensor_flops=0 if stashed else 2 * work.keys * work.H_kv * 8 * work.d, overlapped=stashed,
     )  # fmt: skip

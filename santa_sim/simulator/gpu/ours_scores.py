@@ -45,7 +45,7 @@ def score(work: Work, gpu: Gpu) -> Launch:
         q_bytes=work.q_bytes, k_bytes=work.k_bytes, k_requested_bytes=work.k_requested_bytes, makes=stash(work), keeps_stream_apart=True,
         l2_bytes=work.k_requested_bytes + blocks * work.G * work.row_bytes, instructions=warps * INSTRUCTIONS * (0.5 + 0.5 * width),
         shared_wavefronts=work.keys * work.H_kv * KEY_WAVEFRONTS * work.d / 128, fp64=warps * 32 * FP64 * exponentials,
-        special=work.keys * work.H * exponentials, tensor_flops=2 * work.keys * work.H_kv * 8 * work.d, code_bytes=12000,
+        special=work.keys * work.H * exponentials, tensor_flops=2 * work.keys * work.H_kv * 8 * work.d,
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def bernoulli_scores(work: Work) -> list[Launch]:
     draws = Chain(dram=1, shared=20, shuffle=15, barrier=7, fp64=10 * rows, special=4 * rows, arithmetic=500 + 205 * rows)
     features = Launch(
         "features", ("score",), heads, 512, 38, 3140, chain=draws, drain=Chain(arithmetic=100), q_bytes=work.q_bytes, makes=(lists,),
-        instructions=heads * 16 * (600 + 205 * rows), code_bytes=16000,
+        instructions=heads * 16 * (600 + 205 * rows),
     )  # fmt: skip
     blocks = work.tile_count * work.H_kv
     count = min(float(work.d), (work.features or work.d * heads) / (heads if work.batch == 1 else work.H_kv * max(1, work.batch)))
@@ -71,5 +71,5 @@ def bernoulli_scores(work: Work) -> list[Launch]:
         gathers="k", gathered_rows=-(-work.k_bytes // piece), row_bytes=piece,  # a tile of a feature is one contiguous piece
         takes=(lists,), makes=stash(work), keeps_stream_apart=True, l2_bytes=work.k_requested_bytes + blocks * count * 20,
         instructions=blocks * 4 * (250 + turns * 508 * work.G / 4 + 120 * work.G / 4), shared_wavefronts=blocks * 4 * (60 + turns * 40 + 60 * work.G / 4),
-        fp64=work.keys * work.H * 2, special=work.keys * work.H, overlapped=True, code_bytes=12000,
+        fp64=work.keys * work.H * 2, special=work.keys * work.H, overlapped=True,
     )]  # fmt: skip

@@ -25,8 +25,6 @@ LOADED = 1.75
 # technical blog, 2019); an empty kernel itself and each event: an assumption of 1 us and 0.5 us.
 EMPTY_S, EVENTS_S, GRAPH_GAP_S, STREAM_GAP_S = 1.0e-6, 0.5e-6, 0.5e-6, 0.9e-6
 OVERLAPPED_S = 0.5e-6  # with programmatic dependent launch: an assumption, half of the empty kernel
-# Instructions that a multiprocessor runs for the first time: 2.5 cycles each of 16 bytes, by a micro-benchmark of one H200.
-CODE_CYCLES_PER_BYTE = 2.5 / 16
 BLOCKS_PER_CYCLE = 1.0  # blocks started: an assumption
 ATOMIC_CYCLES = 2.0  # between additions to one address, at the L2: an assumption
 ATOMICS_PER_SLICE_BYTES = 32  # additions to different addresses: one per 32 bytes of L2 bandwidth, an assumption
@@ -42,7 +40,6 @@ class Rates:
     cycles: Cycles
     issue_per_cycle: float
     kept_bytes: float
-    code_s_per_byte: float
     dram_latency_s: float
     loaded_latency_s: float
     l2_latency_s: float
@@ -127,10 +124,8 @@ def rates_of(gpu: Gpu) -> Rates:
         raise InputError(f"machine={getattr(gpu, 'name', gpu)!r} is no GPU; write one with kind: gpu, such as load_hardware('h200')")
     measured, kept = gpu.calibration, gpu.l2.bytes / gpu.l2.partitions
     if measured is not None:
-        code = CODE_CYCLES_PER_BYTE / measured.clock_hz if measured.code_s_per_byte is None else measured.code_s_per_byte
         return Rates(gpu, measured.clock_hz, measured.launch, measured.latency_cycles or gpu.latency_cycles,
-                     measured.issue_per_cycle or gpu.multiprocessors.issue_per_cycle, measured.l2_kept_bytes or kept, code,
-                     measured.dram_latency_s,
+                     measured.issue_per_cycle or gpu.multiprocessors.issue_per_cycle, measured.l2_kept_bytes or kept, measured.dram_latency_s,
                      measured.loaded_latency_s, measured.l2_latency_s, measured.l2_bandwidth_bytes_per_s, measured.atomic_s, measured.atomics_per_s)  # fmt: skip
     launch = Launches(
         graph_s=EVENTS_S + GRAPH_GAP_S + EMPTY_S, graph_next_s=GRAPH_GAP_S + EMPTY_S, stream_s=EVENTS_S + STREAM_GAP_S + EMPTY_S,
@@ -138,7 +133,7 @@ def rates_of(gpu: Gpu) -> Rates:
         blocks_per_s=BLOCKS_PER_CYCLE * gpu.clock_hz,
     )  # fmt: skip
     return Rates(gpu, gpu.clock_hz, launch, gpu.latency_cycles, gpu.multiprocessors.issue_per_cycle, kept,
-                 CODE_CYCLES_PER_BYTE / gpu.clock_hz, gpu.memory.latency_s, LOADED * gpu.memory.latency_s, gpu.l2.latency_s, gpu.l2.bandwidth_bytes_per_s,
+                 gpu.memory.latency_s, LOADED * gpu.memory.latency_s, gpu.l2.latency_s, gpu.l2.bandwidth_bytes_per_s,
                  ATOMIC_CYCLES / gpu.clock_hz, gpu.l2.bandwidth_bytes_per_s / ATOMICS_PER_SLICE_BYTES)  # fmt: skip
 
 

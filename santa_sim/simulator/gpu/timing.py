@@ -126,7 +126,6 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     pipelines = max(seconds for name, seconds in limits.items() if name not in ("dram", "latency"))
     alone = waves if resident == 1 else 1  # with one block to a multiprocessor, nobody works while it waits: every wave pays
     busy = max(limits["latency"], limits["dram"] + chain_s(launch.drain, rates), max(pipelines, alone * own_s) + alone * waits_s)
-    code_s = launch.code_bytes * rates.code_s_per_byte  # the first blocks of every multiprocessor wait for their instructions
     written = {}
     for buffer in launch.makes:
         kind = _kind(buffer.name, "write")
@@ -139,7 +138,7 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     bound_by = max(limits, key=limits.__getitem__)
     return {
         "launch": launch.name, "stages": "+".join(launch.stages), "blocks": launch.blocks, "threads": launch.threads,
-        "resident_blocks": resident, "waves": waves, "start_s": start_s, "time_s": start_s + busy + code_s, "code_s": code_s,
+        "resident_blocks": resident, "waves": waves, "start_s": start_s, "time_s": start_s + busy,
         **{f"{name}_s": seconds for name, seconds in limits.items()}, "bound_by": bound_by,
         "dram_read_bytes": sum(kinds[k] for k in KINDS if k.endswith("read")),
         "dram_write_bytes": sum(kinds[k] for k in KINDS if k.endswith("write")),
