@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
+import santa_sim
 from santa_sim import cli
 from santa_sim.simulator import simulate
 from santa_sim.simulator.run import record
@@ -62,8 +63,28 @@ def read(path):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("method, score", KINDS)
 def test_slices_tile_their_tracks_and_sum_to_utilisations_and_stalls(method, score, machine, make_trace, tmp_path):
-    trace = make_trace(method, score, n_k=(300, 77), kv_heads=3, d=64, g=2, tile=64)
-    result = simulate(trace, machine)
+    check(simulate(make_trace(method, score, n_k=(300, 77), kv_heads=3, d=64, g=2, tile=64), machine), tmp_path)
+
+
+WORKLOAD = {"name": "small", "model": "none", "kind": "decode", "heads": 4, "kv_heads": 2, "head_dim": 64, "n_k": [700], "model_layers": 1,
+            "dtype": "bfloat16", "source": {"type": "gaussian"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method, arguments",
+    [
+        ("sdpa", {}),
+        ("s2anta-prop", {"S": 32}),
+        ("s2anta-flash", {"S": 32}),
+        ("s2anta-prop", {"S": 32, "score": "bernoulli-stratified", "B": 8}),
+    ],
+)
+def test_so_do_those_of_real_runs(method, arguments, tmp_path):
+    check(santa_sim.run(WORKLOAD, method, **arguments), tmp_path)
+
+
+def check(result, tmp_path):
+    """Every track's slices are what the result says, in sum."""
     result.timeline(tmp_path / "r.pftrace")
     slices, parents = read(tmp_path / "r.pftrace")
     latency = round(result.latency_s * 1e15)
