@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..cli_parts import Progress, json_option, readable_errors
@@ -16,7 +17,7 @@ from .items import ITEMS, NEEDS_MODEL, NOT_YET
 from .report import COLUMNS, Report, Section, cells, run, statistics_text
 from .rows import OUT
 
-_WIDTH = 140  # of tables that go to a file
+_WIDTH = 120  # of tables that go to a file
 _STYLES = {"within": "green", "OUT": "bold red", "beside": "dim", "explained": "yellow"}
 
 
@@ -46,11 +47,12 @@ def command(items, folder, seed, fast, as_json) -> None:
 
     Example: santa-sim reproduce table8 table17 -o report
     """
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    # a progress bar catches what goes to sys.stdout, to keep it above the bar: right on a terminal, wrong for a file
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH, file=sys.stdout)
 
     def show(section: Section) -> None:
         if not as_json:
-            console.print(_table(section))
+            console.print(_table(section, console.width < _WIDTH))
 
     with Progress() as progress:
         report = run(items or None, seed=seed, fast=fast, progress=progress, folder=folder, done=show)
@@ -61,18 +63,17 @@ def command(items, folder, seed, fast, as_json) -> None:
     raise SystemExit(0 if report.ok else 1)
 
 
-def _table(section: Section) -> Table:
+def _table(section: Section, narrow: bool) -> Table:
     table = Table(title=f"{section.title}  ({section.item}, {section.seconds:.1f} s)", title_justify="left", title_style="bold",
-                  box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left", caption_style="")  # fmt: skip
-    table.add_column("", overflow="fold", min_width=30)
+                  box=None, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0), caption_justify="left", caption_style="")  # fmt: skip
+    table.add_column("", min_width=14 if narrow else 30, overflow="fold")
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=column != "tolerance")
-    table.add_column("unit")
     for row in section.rows:
-        *before, verdict, unit = cells(row)
-        table.add_row(*before, f"[{_STYLES[verdict]}]{verdict}[/]", unit)
-    told = dict.fromkeys(note for row in section.rows for note in (row.note, statistics_text(row)) if note)
-    table.caption = "\n".join(f" · {note}".replace("[", "\\[") for note in told) + "\n"
+        name, *numbers, verdict, unit = cells(row)
+        table.add_row(escape(f"{name} ({unit})" if unit else name), *numbers, f"[{_STYLES[verdict]}]{verdict}[/]")
+    told = dict.fromkeys(note for row in section.rows for note in (row.note, statistics_text(row, ("standard_error",))) if note)
+    table.caption = "\n".join(f" · {escape(note)}" for note in told) + "\n"
     return table
 
 

@@ -114,9 +114,10 @@ def _plot(table: dict, means: dict[int, np.ndarray]) -> Figure:
         axes.plot(table["n_k"], np.array(table[S]) - 100 * S / (S + 1), "o", color="black", mfc="none", label="published")
         axes.plot(list(means), [means[n][place] - 100 * S / (S + 1) for n in means], "x", color="#D55E00", label="expected coverage")
         axes.plot(table["n_k"], [closed_form(n, S) - 100 * S / (S + 1) for n in table["n_k"]], "-", lw=1, color="#0072B2", label="closed form")
-        axes.set(xscale="log", xlabel="n_k (thousands of keys)", title=f"S = {S}: {100 * S / (S + 1):.2f} % and")
+        axes.set(xscale="log", xlabel="n_k / 1,024 keys", title=f"S = {S}, S / (S + 1) = {100 * S / (S + 1):.2f} %")
         axes.set_xticks(table["n_k"], [str(n // 1024) for n in table["n_k"]])
         axes.minorticks_off()
+        axes.title.set_size(9)
     panels[0].set_ylabel("V rows read, less S / (S + 1)\n(percentage points)")
     panels[0].legend(fontsize=8)
     return figure
