@@ -166,10 +166,10 @@ def cells(row: Row) -> list[str]:
     return [row.name, number(row.published), number(row.ours), number(row.difference), limit, row.verdict, row.unit]
 
 
-def statistics_text(row: Row) -> str:
-    """'10 trials, 32 heads, standard error 0.02' from a row's statistics."""
-    return ", ".join(f"{key.replace('_', ' ')} {number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value}"
-                     for key, value in row.statistics.items())  # fmt: skip
+def statistics_text(row: Row, without: tuple[str, ...] = ()) -> str:
+    """'trials 10, heads 32, standard error 0.02' from a row's statistics."""
+    said = {key.replace("_", " "): value for key, value in row.statistics.items() if key not in without}
+    return ", ".join(f"{key} {number(value) if type(value) in (int, float) else value}" for key, value in said.items())
 
 
 def markdown(report: Report) -> str:
@@ -182,13 +182,14 @@ def markdown(report: Report) -> str:
              ""]  # fmt: skip
     for section in report.sections:
         lines += [f"## {section.title} (`{section.item}`)", "", *([section.method, ""] if section.method else [])]
-        lines += ["| | published | ours | difference | tolerance | verdict | unit |", "|---|---|---|---|---|---|---|"]
+        lines += ["| | published | ours | difference | tolerance | verdict | unit | statistics |", "|" + "---|" * 8]
         notes: dict[str, list[str]] = {}
         for row in section.rows:
             name, *middle, verdict, unit = (cell.replace("|", "\\|") for cell in cells(row))
-            lines.append(f"| {name} | {' | '.join(middle)} | {f'**{verdict}**' if verdict == OUT else verdict} | {unit} |")
-            for note in filter(None, (row.note, statistics_text(row))):
-                notes.setdefault(note, []).append(row.name)
+            verdict = f"**{verdict}**" if verdict == OUT else verdict
+            lines.append(f"| {name} | {' | '.join(middle)} | {verdict} | {unit} | {statistics_text(row)} |")
+            if row.note:
+                notes.setdefault(row.note, []).append(row.name)
         lines.append("")
         for note, names in notes.items():
             what = "all" if len(names) == len(section.rows) > 1 else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
