@@ -16,6 +16,7 @@ from .rates import Rates, rates_of
 from .work import Work, work_of
 
 CACHES = ("dirty", "clean", "flushed")
+STATIONS = ("issue", "shared", "fp64", "special", "tensor")  # of a multiprocessor
 LIMITS = ("dram", "l2", "issue", "shared", "fp64", "special", "tensor", "atomic", "blocks", "latency")
 KINDS = ("q_read", "k_read", "v_read", "stash_read", "partials_read", "stash_write", "partials_write", "output_write")
 
@@ -125,7 +126,14 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     waits_s = chain_s(launch.chain, rates) - own_s
     pipelines = max(seconds for name, seconds in limits.items() if name not in ("dram", "latency"))
     alone = waves if resident == 1 else 1  # with one block to a multiprocessor, nobody works while it waits: every wave pays
-    busy = max(limits["latency"], limits["dram"] + chain_s(launch.drain, rates), max(pipelines, alone * own_s) + alone * waits_s)
+    in_step_s = max(pipelines, alone * own_s) + alone * waits_s
+    # Over several waves the warps of a multiprocessor get out of step, and queue for its pipelines and its share of the memory.
+    warps = -(-launch.threads // 32)
+    demands = [limits[name] / share / launch.blocks / warps for name in STATIONS]
+    demands += [limits[name] * sm.count / launch.blocks / warps for name in ("dram", "l2")]
+    full, rest = divmod(launch.blocks, places)
+    queued_s = [shared_s(demands, chain_s(launch.chain, rates), warps * n) if n else 0.0 for n in (resident, -(-rest // sm.count))]
+    busy = max(*limits.values(), limits["dram"] + chain_s(launch.drain, rates), in_step_s, full * queued_s[0] + queued_s[1])
     written = {}
     for buffer in launch.makes:
         kind = _kind(buffer.name, "write")
@@ -155,6 +163,25 @@ def _crossing(once: int, requested: int, kept_bytes: float) -> float:
 def _kind(name: str, way: str) -> str:
     """'stash_write' for the stash and what goes with it, 'partials_read' for anything that holds partial outputs."""
     return f"{'partials' if name == 'partials' else 'stash'}_{way}"
+
+
+def shared_s(demands: list[float], alone_s: float, warps: int) -> float:
+    """Time of a warp that shares a multiprocessor with others like it [s].
+
+    A closed queueing network: each warp goes round between stations (pipelines, its share of the memory) and waiting that
+    disturbs nobody; mean value analysis (Reiser and Lavenberg 1980) adds one warp at a time.
+
+    Parameters
+    ----------
+    demands : what one warp asks of each station [s];  alone_s : of a lone warp, all of it [s];  warps : how many share
+    """
+    waiting = max(0.0, alone_s - sum(demands))
+    queues, time_s = [0.0] * len(demands), alone_s
+    for n in range(1, warps + 1):
+        visits = [demand * (1 + queue) for demand, queue in zip(demands, queues, strict=True)]
+        time_s = waiting + sum(visits)
+        queues = [n * visit / time_s for visit in visits]
+    return time_s
 
 
 def chain_s(chain: Chain, rates: Rates) -> float:
