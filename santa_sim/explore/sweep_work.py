@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import concurrent.futures.process
 import contextlib
-import functools
 import multiprocessing
 import os
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ..errors import InputError, SimulationError
-from ..simulator import simulate
+from ..simulator.replayer import Replayer
 from ..trace import Trace
 from .kernels import Kernel
 from .rows import failed_row, row_of
@@ -42,7 +41,7 @@ def run_kernel(sweep: Sweep, number: int, folder: Path | None) -> Trace | Path |
 
 def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | str) -> pa.Table:
     """Play a kernel's trace on the machines `points`; what fails is a row that says why."""
-    trace = _load(made) if isinstance(made, Path) else made
+    trace = made if isinstance(made, str) else _replayer(made)
     one, known, reason = None, {}, None
     try:
         one = sweep.kernel(kernel)
@@ -52,18 +51,24 @@ def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | s
     return table_of([_row(sweep, kernel, point, one, known, trace if reason is None else str(reason)) for point in points])
 
 
-@functools.lru_cache(maxsize=1)
-def _load(path: Path) -> Trace:
-    return Trace.load(path)
+_REPLAYERS: dict[object, Replayer] = {}  # of the last trace, for the chunks of it that follow
 
 
-def _row(sweep: Sweep, kernel: int, point: int, one: Kernel | None, known: dict[str, object], trace: Trace | str) -> dict[str, object]:
+def _replayer(made: Trace | Path) -> Replayer:
+    key = made if isinstance(made, Path) else id(made)  # a trace can't go while its replayer is here
+    if key not in _REPLAYERS:
+        _REPLAYERS.clear()
+        _REPLAYERS[key] = Replayer(Trace.load(made) if isinstance(made, Path) else made)
+    return _REPLAYERS[key]
+
+
+def _row(sweep: Sweep, kernel: int, point: int, one: Kernel | None, known: dict[str, object], trace: Replayer | str) -> dict[str, object]:
     values = {**sweep.kernel_values(kernel), **sweep.machine_values(point)}
     row: dict[str, object] = {"point": kernel * sweep.machines + point}
     try:
         if isinstance(trace, str):
             raise InputError(trace)
-        result = row_of(simulate(trace, sweep.machine(kernel, point, dict(one.arguments)["method"])))
+        result = row_of(trace.result(sweep.machine(kernel, point, dict(one.arguments)["method"])))
     except FAILURES as error:
         hardware = next((value for field, value in values.items() if field.path == ("hardware",)), sweep.fixed.get("hardware"))
         name = hardware if isinstance(hardware, str) else getattr(hardware, "name", None)

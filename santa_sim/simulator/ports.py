@@ -127,13 +127,7 @@ class BankPort:
         return done
 
     def report(self) -> MemoryReport:
-        self.dram.advance(max(self.env.now, self.dram.now_fs))  # standby until the machine has done
-        self.dram.finish()
-        occupancy, wait_s = self.dram.queueing()
-        counts = {**self.dram.counts(), "queue_occupancy": occupancy, "queue_wait_s": wait_s}
-        energy, _ = self.dram.energy_j()  # what isn't known, the machine's accounting says
-        moved = sum(self._bursts) * self.burst_bytes
-        return MemoryReport(*self._bursts, counts["activates"], moved / self.dram.config.peak_bytes_per_s, counts, energy)
+        return bank_report(self.dram, self._bursts, self.env.now)
 
     def channels(self) -> list[Channel]:
         config, served = self.dram.config, self.dram.served()
@@ -151,3 +145,14 @@ class BankPort:
                 )  # fmt: skip
             )
         return channels
+
+
+def bank_report(dram: Dram, bursts: list[int], end_fs: int) -> MemoryReport:
+    """What a DRAM has served by the end of a run, its buffered writes written out; `bursts`: read, written."""
+    dram.advance(max(end_fs, dram.now_fs))  # standby until the machine has done
+    dram.finish()
+    occupancy, wait_s = dram.queueing()
+    counts = {**dram.counts(), "queue_occupancy": occupancy, "queue_wait_s": wait_s}
+    energy, _ = dram.energy_j()  # what isn't known, the machine's accounting says
+    moved = sum(bursts) * dram.config.organization.burst_bytes
+    return MemoryReport(*bursts, counts["activates"], moved / dram.config.peak_bytes_per_s, counts, energy)

@@ -49,7 +49,7 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware | Gpu = "ad
         from .gpu.play import play as play_on_gpu
 
         return play_on_gpu(trace, machine, spans)
-    with _no_collection():
+    with pause_collection():
         program = compile_trace(trace, machine)
         run = play(schedule(program, machine), lambda env: _port(env, machine, program, spans), machine, spans, progress)
     return result_of(trace, machine, program, run)
@@ -108,13 +108,13 @@ def result_of(trace: Trace, machine: Hardware, program: Program, run: Run) -> Re
 
 def record(trace: Trace, machine: Hardware) -> Run:
     """Play a trace as `simulate` does, and keep what every unit and DRAM channel did when."""
-    with _no_collection():
+    with pause_collection():
         program = compile_trace(trace, machine)
         return play(schedule(program, machine), lambda env: _port(env, machine, program, True), machine, True)
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def pause_collection() -> Iterator[None]:
     """Pause cyclic garbage collection: all that is built here stays reachable, and a search of it takes too long."""
     enabled = gc.isenabled()
     gc.disable()
@@ -129,18 +129,26 @@ def _port(env, machine: Hardware, program: Program, keep: bool) -> MemoryPort:
     """The machine's memory, in its environment."""
     if machine.memory.model == "bandwidth":
         return DirectPort(env, BandwidthMemory(machine.memory), machine.gather.outstanding, keep)
+    check_reach(program, machine)
+    config = machine.memory.config
     items = [item for group in program.groups for stage in group.items.values() for item in stage]
     rows = [item.gather for item in items if item.gather]
+    widest = max((row.row_bytes for row in rows), default=1)
+    bursts = -(-widest // machine.memory.burst_bytes)
+    return BankPort(env, config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S), keep)
+
+
+def check_reach(program: Program, machine: Hardware) -> None:
+    """InputError if a trace's buffers don't fit into a machine's bank-level memory."""
     config = machine.memory.config
-    reach = max([region.end for item in items for region in (*item.reads, *item.writes)] + [row.end for row in rows], default=0)
+    items = [item for group in program.groups for stage in group.items.values() for item in stage]
+    ends = [region.end for item in items for region in (*item.reads, *item.writes)] + [item.gather.end for item in items if item.gather]
+    reach = max(ends, default=0)
     if reach > config.organization.capacity_bytes:
         raise InputError(
             f"the trace's buffers reach to byte {reach:,}; the memory of {machine.name}, {config.name}, holds "
             f"{config.organization.capacity_bytes:,}: give it more stacks, ranks or rows, or run a smaller workload"
         )
-    widest = max((row.row_bytes for row in rows), default=1)
-    bursts = -(-widest // machine.memory.burst_bytes)
-    return BankPort(env, config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S), keep)
 
 
 def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float | str]:

@@ -1,0 +1,96 @@
+"""The compiled machine against the SimPy one: nothing may differ, to the femtosecond and the slot."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import santa_sim
+from santa_sim.errors import InputError
+from santa_sim.simulator.replayer import Replayer
+
+W = {"name": "small", "model": "none", "kind": "decode", "heads": 8, "kv_heads": 4, "head_dim": 64, "n_k": [700, 300], "model_layers": 1,
+     "dtype": "bfloat16", "source": {"type": "gaussian"}}  # fmt: skip
+TIGHT = {
+    "base": "mac_hbm3", "k_buffer": {"tiles": 2, "tile_bytes": 4096}, "v_buffer": {"tiles": 1, "tile_bytes": 2048}, "lookahead_tiles": 1,
+    "weights_buffer": {"tiles": 2, "tile_bytes": 512}, "write_buffer": {"tiles": 1, "tile_bytes": 256}, "stash": {"bytes": 4096, "port_bytes_per_cycle": 16},
+    "gather": {"addresses_per_cycle": 1, "outstanding": 3, "queue_items": 1}, "score": {"mac_lanes": 64, "adder_lanes": 64, "queue_tiles": 1},
+}  # fmt: skip
+MACHINES = [
+    "mac_hbm3", "mac_lpddr5", "mac_hbm3_bandwidth", {"base": "mac_hbm3", "memory": {"dram": "ddr5_4800"}, "kv_layout": "paged-16"}, TIGHT,
+    {**TIGHT, "memory": {"dram": "ddr4_3200"}}, {**TIGHT, "base": "mac_hbm3_bandwidth", "clock_hz": 733_000_000},
+]  # fmt: skip
+RUNS = [
+    {"method": "sdpa"}, {"method": "topk", "k": 24}, {"method": "santa", "S": 16}, {"method": "s2anta-sys", "S": 16},
+    {"method": "s2anta-prop", "S": 32}, {"method": "s2anta-flash", "S": 32, "tile": 32}, {"method": "s2anta-prop", "S": 16, "score": "bernoulli-stratified", "B": 2},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def traces():
+    return [santa_sim.make_trace(W, **run) for run in RUNS]
+
+
+def equal(trace, machine, replayer=None):
+    machine = santa_sim.load_hardware(machine)
+    told, compiled = santa_sim.simulate(trace, machine), (replayer or Replayer(trace)).result(machine)
+    for field in dataclasses.fields(told):
+        if field.name not in ("played", "stalls_fs"):
+            assert getattr(compiled, field.name) == getattr(told, field.name), field.name
+    # of two things that come at the same instant either may be named as the one that was waited for
+    assert [sums(stalls) for stalls in compiled.stalls_fs.items()] == [sums(stalls) for stalls in told.stalls_fs.items()]
+    return compiled
+
+
+def sums(stalls):
+    unit, causes = stalls
+    families = {}
+    for cause, fs in causes.items():
+        family = cause if cause in ("busy", "done") else "waits"
+        families[family] = families.get(family, 0) + fs
+    return unit, families
+
+
+@pytest.mark.parametrize("index", range(len(RUNS)), ids=lambda i: "-".join(map(str, RUNS[i].values())))
+def test_same_result_on_every_machine(traces, index):
+    replayer = Replayer(traces[index])
+    for machine in MACHINES:
+        equal(traces[index], machine, replayer)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_same_result_on_random_machines(traces, data):
+    def draw(*values):
+        return data.draw(st.sampled_from(values))
+
+    machine = {
+        **TIGHT, "base": draw("mac_hbm3", "mac_lpddr5", "mac_hbm3_bandwidth"), "lookahead_tiles": draw(0, 1, 2),
+        "k_buffer": {"tiles": draw(1, 2, 5), "tile_bytes": draw(1024, 8192)}, "stash": {"bytes": draw(0, 512, 65536)},
+        "gather": {"addresses_per_cycle": draw(1, 4), "outstanding": draw(1, 7, 64), "queue_items": draw(1, 4)},
+        "accumulate": {"lanes": draw(1, 100, 2048)}, "clock_hz": draw(10**9, 1_234_567_891), "softmax": {"lanes": draw(1, 32)},
+    }  # fmt: skip
+    equal(data.draw(st.sampled_from(traces)), machine)
+
+
+def test_a_plan_is_shared_where_only_the_memory_or_the_energies_differ(traces, monkeypatch):
+    from santa_sim.simulator import replayer as module
+
+    made, plan_of = [], module.plan_of
+    monkeypatch.setattr(module, "plan_of", lambda *arguments: (made.append(1), plan_of(*arguments))[1])
+    replayer = Replayer(traces[4])
+    for memory in ({"dram": "hbm3"}, {"dram": "hbm2e"}, {"dram": "hbm3", "dram_changes": {"organization": {"channels": 4}}}):
+        equal(traces[4], {"base": "mac_hbm3", "memory": memory, "gather": {"outstanding": 9}}, replayer)
+    equal(traces[4], {"base": "mac_hbm3", "technology": {"node_nm": 7, "supply_v": 0.7}}, replayer)
+    assert len(made) == 1 + (santa_sim.load_dram("hbm2e").organization.burst_bytes != santa_sim.load_dram("hbm3").organization.burst_bytes)
+    equal(traces[4], {"base": "mac_hbm3", "accumulate": {"lanes": 7}}, replayer)
+    assert len(made) >= 2
+
+
+def test_errors_are_those_of_simulate(traces):
+    small = {"base": "mac_hbm3", "memory": {"dram_changes": {"organization": {"rows": 16, "channels": 1}}}}
+    for machine, message in (("adder_hbm3", "multiplies in the value stage"), (small, "give it more stacks")):
+        for play in (santa_sim.simulate, lambda trace, machine: Replayer(trace).result(santa_sim.load_hardware(machine))):
+            with pytest.raises(InputError, match=message):
+                play(traces[0], machine)
