@@ -127,13 +127,16 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
     pipelines = max(seconds for name, seconds in limits.items() if name not in ("dram", "latency"))
     alone = waves if resident == 1 else 1  # with one block to a multiprocessor, nobody works while it waits: every wave pays
     in_step_s = max(pipelines, alone * own_s) + alone * waits_s
-    # Over several waves the warps of a multiprocessor get out of step, and queue for its pipelines and its share of the memory.
+    # Over several waves the warps of a multiprocessor get out of step, and queue for its pipelines.
     warps = -(-launch.threads // 32)
-    demands = [limits[name] / share / launch.blocks / warps for name in STATIONS]
-    demands += [limits[name] * sm.count / launch.blocks / warps for name in ("dram", "l2")]
+    pipes = [limits[name] / share / launch.blocks / warps for name in STATIONS]
     full, rest = divmod(launch.blocks, places)
-    queued_s = [shared_s(demands, chain_s(launch.chain, rates), warps * n) if n else 0.0 for n in (resident, -(-rest // sm.count))]
-    busy = max(*limits.values(), limits["dram"] + chain_s(launch.drain, rates), in_step_s, full * queued_s[0] + queued_s[1])
+    queued_s = 0.0
+    for times, blocks in ((full, places), (1, rest)):  # memory is shared by all multiprocessors, however a wave's blocks lie on them
+        n = -(-blocks // sm.count)
+        memory = [limits[name] * blocks / launch.blocks / max(1, n * warps) for name in ("dram", "l2")]
+        queued_s += times * shared_s(pipes + memory, chain_s(launch.chain, rates), n * warps) if n else 0.0
+    busy = max(*limits.values(), limits["dram"] + chain_s(launch.drain, rates), in_step_s, queued_s)
     written = {}
     for buffer in launch.makes:
         kind = _kind(buffer.name, "write")
@@ -168,8 +171,8 @@ def _kind(name: str, way: str) -> str:
 def shared_s(demands: list[float], alone_s: float, warps: int) -> float:
     """Time of a warp that shares a multiprocessor with others like it [s].
 
-    A closed queueing network: each warp goes round between stations (pipelines, its share of the memory) and waiting that
-    disturbs nobody; mean value analysis (Reiser and Lavenberg 1980) adds one warp at a time.
+    A closed queueing network: each warp goes round between stations (pipelines) and waiting that disturbs nobody; mean value
+    analysis (Reiser and Lavenberg 1980) adds one warp at a time.
 
     Parameters
     ----------
