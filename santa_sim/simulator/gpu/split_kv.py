@@ -20,9 +20,9 @@ def launches(work: Work, gpu: Gpu) -> list[Launch]:
         raise InputError(f"implementation='split-kv' computes sdpa, not {work.method!r}; write implementation='ours'")
     if work.prefill:
         return [_prefill(work)]
-    # two blocks per multiprocessor, as long as a block has 64 keys or more
+    # up to two blocks per multiprocessor, as long as a block has 64 keys or more
     heads = work.H_kv * work.batch
-    splits = max(1, min(-(-2 * gpu.multiprocessors.count // heads), -(-max(work.lengths) // 64)))
+    splits = max(1, min(2 * gpu.multiprocessors.count // heads, -(-max(work.lengths) // 64)))
     flops = 4.0 * work.keys * work.H * work.d
     stages = ("score", "value")
     partials = Buffer("partials", work.batch * work.H * splits * (work.d + 1) * 4)
