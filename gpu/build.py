@@ -21,7 +21,7 @@ DENSE_THREADS, BERNOULLI_THREADS = 256, 128
 ARCHITECTURES = (80, 86, 89, 90, 120)
 # kernel (and source file) -> the fields of a variant that change it, besides d, group, tile, precision and instrument
 KERNELS = {"score": ("staged", "keep"), "features": ("kind",), "bernoulli": ("kind", "keep", "staged"),
-           "sample": ("method", "every_tile", "cluster", "threads", "at_once"),
+           "sample": ("method", "every_tile", "cluster", "threads", "depth"),
            "flash": ("staged", "stashed"), "dense": (), "merge": ("cluster",), "topk": ()}  # fmt: skip
 FLASH, TOPK, DENSE = 4, 5, 6
 # value stages by (method, allocation), as sample.cu numbers them, the flash form, top-k and dense attention
@@ -41,7 +41,7 @@ class Variant:
     kind : Bernoulli score stage, a number of KINDS;  method : value stage, a number of METHODS
     every_tile : draws also scan tiles without a sample (one global CDF)
     cluster : a head's splits add up through their cluster's shared memory (compute capability 9.0 and later)
-    threads : of a block that draws;  at_once : samples of a team of lanes whose loads are in flight together
+    threads : of a block that draws;  depth : samples of a team of lanes whose loads are under way at a time
     instrument : fill the counters and row lists of the trace, and write float32 outputs
     """
 
@@ -57,7 +57,7 @@ class Variant:
     every_tile: bool = True
     cluster: bool = False
     threads: int = THREADS
-    at_once: int = 2
+    depth: int = 1
     instrument: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Variant:
         """Definitions for the compiler."""
         values = {"D": self.d, "G": self.group, "TILE": self.tile, "BF16": self.precision == "bf16", "METHOD": self.method,
                   "EVERY_TILE": self.every_tile, "CLUSTER": self.cluster, "INSTRUMENT": self.instrument, "KEEP": self.keep, "KIND": self.kind,
-                  "STASHED": self.stashed, "WARP_KEYS": WARP_KEYS[self.d], "STAGED": self.staged, "THREADS": self.threads, "AT_ONCE": self.at_once}  # fmt: skip
+                  "STASHED": self.stashed, "WARP_KEYS": WARP_KEYS[self.d], "STAGED": self.staged, "THREADS": self.threads, "DEPTH": self.depth}  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
     def of(self, kernel: str) -> Variant:

@@ -160,15 +160,17 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     G, T = H // H_kv, -(-n_most // tile)
     modern = device.capability(number) >= 90
     clusters = modern if cluster is None else cluster
-    threads, at_once, splits, per_split = build.THREADS, 1, 1, 0
+    threads, depth, ring_bytes, splits, per_split = build.THREADS, 1, 0, 1, 0
     if method in (build.FLASH, build.DENSE):
         splits = min(_LARGEST_CLUSTER, -(-T // 32)) if clusters else 1
     elif method != build.TOPK:
-        # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets
+        # few samples a block while there are multiprocessors to spare, more once the blocks would only repeat the budgets; an
+        # eighth of the two blocks that a multiprocessor holds stays free, since clusters don't fill its neighbours evenly
         threads = build.THREADS if batch * H < 2 * multiprocessors else build.THREADS // 2
-        wanted, teams = max(1, 2 * multiprocessors // (batch * H)), threads // build.TEAM[tile <= 128]
+        wanted, teams = max(1, 7 * multiprocessors // (4 * batch * H)), threads // build.TEAM[tile <= 128]
         per_split = min(_LARGEST_PER_SPLIT, teams * math.ceil(S / (wanted * teams)))
-        splits, at_once = -(-S // per_split), 1 if per_split <= teams else 2
+        splits, depth = -(-S // per_split), 1 if per_split <= teams else 2
+        ring_bytes = 4 * teams * depth * (-(-tile // 4) * 4)
     clusters = clusters and 1 < splits <= _LARGEST_CLUSTER
     # K through shared memory where three tiles fit on a multiprocessor, so that two load while one is scored
     warps = -(-tile // build.WARP_KEYS[d]) if d in build.WARP_KEYS else 1
@@ -179,7 +181,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
     staged = staged and not (of_features and tile % 8)
     key_bytes *= staged
     of_parts = 32 * G * lanes * (build.BERNOULLI_THREADS // lanes)  # sums of bernoulli.cu's parts, in place of the keys
-    variant = build.variant(spec, d, G, tile, staged=staged, cluster=clusters, threads=threads, at_once=at_once, instrument=instrument)
+    variant = build.variant(spec, d, G, tile, staged=staged, cluster=clusters, threads=threads, depth=depth, instrument=instrument)
     tiles, heads = (H_kv, T, batch), (splits, H, batch)
     of_heads = splits if clusters else 0
     launches = {  # grid, threads, bytes of shared memory, cluster
@@ -187,7 +189,7 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         "bernoulli": (tiles, build.BERNOULLI_THREADS, max(key_bytes, of_parts), 0), "flash": (tiles, 32 * warps, key_bytes * (not of_features), 0),
         "dense": (tiles, build.DENSE_THREADS, 0, 0), "merge": (heads, build.THREADS, 4 * -(-T // splits), of_heads),
         "topk": (heads, build.THREADS, 0, 0),
-        "sample": (heads, threads, _SAMPLE_BYTES * per_split + T * (_TILE_BYTES[method] if method < build.FLASH else 0), of_heads),
+        "sample": (heads, threads, ring_bytes + _SAMPLE_BYTES * per_split + T * (_TILE_BYTES[method] if method < build.FLASH else 0), of_heads),
     }  # fmt: skip
     names = build.stages(spec)
     if T > _LARGEST_GRID or launches[names[-1]][2] > device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576:
@@ -355,6 +357,8 @@ def _check(plan: Plan, tensors: dict, arrays: dict) -> None:
             if len(shape) != 4 or shape[:3] != (plan.batch, plan.H_kv, plan.d) or shape[3] < plan.n_most:
                 raise InputError(f"k has shape {shape}; with Bernoulli scores the plan takes it feature-major, [{plan.batch}, {plan.H_kv}, "
                                  f"{plan.d}, at least {plan.n_most}]; write feature_major(k)")  # fmt: skip
+            if array.strides[2] // 16 * plan.d >= 2**32:
+                raise InputError(f"k's features are {array.strides[2]} B apart; the kernels take up to {2**36 // plan.d - 16} B: use shorter caches")
             if array.strides[3] != array.itemsize or any(stride % 16 for stride in array.strides[:3]):
                 raise InputError(f"k has strides {array.strides} B: keys must be dense, and features a multiple of 16 B apart; "
                                  "write feature_major(k) for a [B, n, H_kv, d] cache")  # fmt: skip

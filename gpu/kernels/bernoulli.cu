@@ -11,7 +11,10 @@
 #define LANES ((TILE + 7) / 8)
 #define PARTS (SCORE_THREADS / LANES)
 #define WIDTH (LANES * 8)
-#define IN_FLIGHT 6
+#define IN_FLIGHT 6  // loads of a thread, if not STAGED
+#define ROUNDS ((D + PARTS - 1) / PARTS)
+#define LISTED (ROUNDS < 16 ? ROUNDS : 16)  // features that a thread looks up together
+#define EVEN (D % (PARTS * LISTED) == 0)
 #define QUADS ((WIDTH + 127) / 128)
 
 // eight keys of one feature; where tiles don't start on 16 bytes, one by one
@@ -60,12 +63,22 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
     const bool active = part < PARTS && slot * 8 < w;
     const u16 *const keys = k + sequence * k_sequence + kv * k_head + (i64)t * TILE + slot * 8;
 #if STAGED
+    const u32 pieces = (u32)(k_feature / 8);  // 16 bytes from feature to feature
+    uint4 *const own = dynamic_keys + threadIdx.x;  // [part + round * PARTS][slot] is own[round * PARTS * LANES]
     if (active)
-#pragma unroll 16
-        for (int i = part; i < D; i += PARTS) {  // the list is read whole, so that no load waits for `count`
-            const int feature = list[4 + i];
-            if (i < count) copy_once(dynamic_keys + i * LANES + slot, keys + feature * k_feature);
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS; round += LISTED) {
+            u32 feature[LISTED];  // loaded whether listed or not, so that no load waits for another
+#pragma unroll
+            for (int j = 0; j < LISTED; j++)
+                if (EVEN || part + (round + j) * PARTS < D) feature[j] = list[4 + part + (round + j) * PARTS];
+#pragma unroll
+            for (int j = 0; j < LISTED; j++) {
+                const int i = part + (round + j) * PARTS;
+                if (EVEN || i < D) copy_once_if(own + (round + j) * (PARTS * LANES), (const uint4 *)keys + (u64)(feature[j] * pieces), i < count);
+            }
         }
+#pragma unroll 1
     for (int i = threadIdx.x; i < D * (PAD / 4); i += SCORE_THREADS)
         copy_often((float4 *)of_feature + i, (const float4 *)(weights + kv_head * D * PAD) + i);
     wait_for_copies();
@@ -86,7 +99,7 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
     if (active) {
 #if STAGED
 #pragma unroll 2
-        for (int i = part; i < count; i += PARTS) add_feature(sum, dynamic_keys[i * LANES + slot], of_feature[i]);
+        for (int i = part; i < count; i += PARTS) add_feature(sum, own[(i - part) * LANES], of_feature[i]);
 #else
 #pragma unroll 1
         for (int first = part; first < count; first += PARTS * IN_FLIGHT) {

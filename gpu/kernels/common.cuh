@@ -3,7 +3,7 @@
 //   TILE   keys per tile (1 ... 512)            BF16  1: bfloat16, 0: float16
 //   WARP_KEYS   keys that a warp scores (16 or 32)      STAGED  1: K through shared memory
 //   KEEP        1: stash the scores, not their exponentials (top-k)
-//   METHOD, EVERY_TILE, CLUSTER, THREADS, AT_ONCE  see sample.cu      KIND  see features.cu
+//   METHOD, EVERY_TILE, CLUSTER, THREADS, DEPTH  see sample.cu      KIND  see features.cu
 //   STASHED     1: flash takes its scores from the stash of a score pass
 //   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
 
@@ -97,9 +97,29 @@ __device__ __forceinline__ void copy_once(void *shared, const void *at) {
                  ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at), "l"(policy));
 }
 
+// the same, or nothing (zeros, without a read) where `wanted` is false
+__device__ __forceinline__ void copy_once_if(void *shared, const void *at, bool wanted) {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;"
+                 ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at), "r"(wanted ? 16 : 0), "l"(policy));
+}
+
 // 16 bytes that other blocks read too
 __device__ __forceinline__ void copy_often(void *shared, const void *at) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at));
+}
+
+// 16 bytes of what a kernel before has left; in groups, of which all but the last PENDING can be waited for
+__device__ __forceinline__ void copy_in_group(void *shared, const void *at) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(at));
+}
+
+__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void wait_for_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -101,6 +101,7 @@ features(const u16 *__restrict__ q, int draws, float scale, u64 seed, u32 sequen
     }
     if (threadIdx.x < G) factors[kv_head * G + threadIdx.x] = __fdiv_rn(norms[KIND == 3 ? 0 : threadIdx.x], (float)draws);
     __syncthreads();
+    if (threadIdx.x >= total && threadIdx.x < D) list[4 + threadIdx.x] = 0;  // what lies beyond is looked up, but not read
     if (threadIdx.x < 4) list[threadIdx.x] = threadIdx.x == 0 ? total : threadIdx.x == 1 ? adds : threadIdx.x == 2 ? reads : 0;
 
 #if INSTRUMENT

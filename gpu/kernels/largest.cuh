@@ -76,15 +76,21 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
             }
         __syncthreads();
 #pragma unroll 1
-        for (int t = first; t < last; t++) {
-            const i64 mine = __double_as_longlong(fractions[t]);
-            const int its = bin_of(fractions[t]);
+        for (int t = first; t < last; t++)
+            if (bin_of(fractions[t]) != bin) taken[t] = bin_of(fractions[t]) > bin;
+        // a warp ranks one of the listed against all
+        const int lane = threadIdx.x & 31;
+#pragma unroll 1
+        for (int e = threadIdx.x >> 5; e < listed; e += THREADS / 32) {
+            const i64 mine = boundary.values[e];
+            const int its = boundary.indices[e];
             int rank = larger;
-            if (its == bin)
-#pragma unroll 4
-                for (int i = 0; i < listed; i++) rank += boundary.values[i] > mine || (boundary.values[i] == mine && boundary.indices[i] < t);
-            taken[t] = its > bin || (its == bin && rank < left);
+#pragma unroll 1
+            for (int i = lane; i - lane < listed; i += 32)
+                rank += __popc(__ballot_sync(FULL, i < listed && (boundary.values[i] > mine || (boundary.values[i] == mine && boundary.indices[i] < its))));
+            if (lane == 0) taken[its] = rank < left;
         }
+        __syncthreads();
     } else {
         int strictly;
         const i64 cut = cut_of(fractions, first, last, each, left, strictly);

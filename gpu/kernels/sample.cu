@@ -5,7 +5,7 @@
 // finds their keys, and adds their rows of V. Tiles without a sample are never read. The partial sums of a head are added in a fixed order, through the
 // cluster's shared memory (CLUSTER = 1: a head's splits are one cluster) or by the block that finishes last.
 //
-// THREADS of a block;  AT_ONCE: samples of a team whose loads are in flight together
+// THREADS of a block;  DEPTH: samples of a team whose u is on its way at a time
 // EVERY_TILE  1: count a scan of tiles without a sample too, as one global CDF makes it
 // METHOD 0: one systematic sample over all tiles; 1: largest remainder; 2: independent; 3: one draw per stratum
 
@@ -45,9 +45,10 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
        const float *__restrict__ u, const float *__restrict__ m, const double *__restrict__ ell, out_t *__restrict__ out,
        float *partial, u32 *tickets, i64 *budget_counts, i64 *draw_counts, i64 *value_counts, i64 *budgets, int *rows, double *tile_masses,
        int *heaps) {
-    extern __shared__ double dynamic[];
-    double *const masses = dynamic;                          // [T]; then, for METHOD 1, fractions
-    Sample *const samples = (Sample *)(dynamic + T);         // [per_split]
+    extern __shared__ __align__(16) double dynamic[];
+    float *const ring = (float *)dynamic;                        // [TEAMS][DEPTH][PITCH], the u of coming samples' tiles
+    double *const masses = dynamic + TEAMS * DEPTH * PITCH / 2;  // [T]
+    Sample *const samples = (Sample *)(masses + T);              // [per_split]; then, for METHOD 1, fractions
     __shared__ Between between;
     __shared__ float sums[SAMPLE_WARPS][D];
     const int split = blockIdx.x, splits = gridDim.x, h = blockIdx.y, H = gridDim.y, sequence = blockIdx.z;
@@ -256,53 +257,53 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         // ---- draw and gather ----
         const float *const stash = u + (kv_head * T * G + h % G) * PITCH;
         const u16 *const values = v + sequence * v_sequence + kv * D;
-        // the u of all but the first samples, asked for before their turn comes
-        constexpr int LINES = (PITCH + 31) / 32;
+        // a warp's teams take neighbouring samples; the u of DEPTH of a team's samples are on their way at a time
+        const int team = threadIdx.x / TEAM;
+        float *const own_ring = ring + team * (DEPTH * PITCH);
+        const auto fetch = [&](int number) {
+            if (number * TEAMS + warp * (32 / TEAM) < count) {
+                const float *const from = stash + (i64)samples[min(number * TEAMS + team, count - 1)].tile * (G * PITCH);
+                for (int i = lane % TEAM * 4; i < PITCH; i += TEAM * 4) copy_in_group(own_ring + number % DEPTH * PITCH + i, from + i);
+            }
+            end_group();
+        };
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++) fetch(i);
+        Row<TEAM> row = {};  // of the sample before, whose load ends while the next key is looked for
 #pragma unroll 1
-        for (int i = TEAMS * AT_ONCE * LINES + threadIdx.x; i < count * LINES; i += THREADS)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(stash + (i64)samples[i / LINES].tile * (G * PITCH) + i % LINES * 32));
-        Row<TEAM> row[AT_ONCE];  // of the samples before, whose loads end while those of the next u are under way
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) row[i] = {};
-#pragma unroll 1
-        for (int base = 0; base < count; base += TEAMS * AT_ONCE) {
-            // a warp's teams take neighbouring samples; a warp without any has nothing to do
-            const int of_warp = base + warp * (32 / TEAM), own = of_warp + lane / TEAM;
-            float x[AT_ONCE][CHUNK_OF(TEAM)];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                if (of_warp + i * TEAMS < count)
-                    load_chunk<TEAM>(stash + (i64)samples[min(own + i * TEAMS, count - 1)].tile * (G * PITCH), x[i]);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) add_row<TEAM>(sum, row[i]);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                row[i] = {};
-                if (of_warp + i * TEAMS >= count) continue;
-                const Sample s = samples[min(own + i * TEAMS, count - 1)];
-                const int j = find_key<TEAM>(s, stash + (i64)s.tile * (G * PITCH), x[i]);
-                const int key = s.tile * TILE + j;
-                if (own + i * TEAMS < count) row[i] = load_row<TEAM>(values + (i64)key * v_row);
+        for (int number = 0; number * TEAMS + warp * (32 / TEAM) < count; number++) {
+            const int own = number * TEAMS + team;
+            wait_for_groups<DEPTH - 1>();
+            __syncwarp();
+            const Sample s = samples[min(own, count - 1)];
+            const float *const here = own_ring + number % DEPTH * PITCH;
+            float x[CHUNK_OF(TEAM)];
+            load_chunk<TEAM>(here, x);
+            const int j = find_key<TEAM>(s, here, x);
+            const int key = s.tile * TILE + j;
+            add_row<TEAM>(sum, row);
+            row = {};
+            if (own < count) row = load_row<TEAM>(values + (i64)key * v_row);
+            __syncwarp();
+            fetch(number + DEPTH);
 #if INSTRUMENT
-                if (lane % TEAM == 0 && own + i * TEAMS < count) {
-                    rows[head * S + first_sample + own + i * TEAMS] = key;
-                    COUNT(value_counts[(kv_head * T + s.tile) * 4 + 0], D);
-                    COUNT(value_counts[(kv_head * T + s.tile) * 4 + 2], D);
+            if (lane % TEAM == 0 && own < count) {
+                rows[head * S + first_sample + own] = key;
+                COUNT(value_counts[(kv_head * T + s.tile) * 4 + 0], D);
+                COUNT(value_counts[(kv_head * T + s.tile) * 4 + 2], D);
 #if METHOD >= 2
-                    int from = 0, to = min(n - s.tile * TILE, TILE) - 1, compares = 0;
-                    for (; from < to; compares++) {  // the path of a binary search that ends at j
-                        const int middle = (from + to) >> 1;
-                        if (middle >= j) to = middle;
-                        else from = middle + 1;
-                    }
-                    COUNT(draw_counts[(kv_head * T + s.tile) * 4], compares);
-#endif
+                int from = 0, to = min(n - s.tile * TILE, TILE) - 1, compares = 0;
+                for (; from < to; compares++) {  // the path of a binary search that ends at j
+                    const int middle = (from + to) >> 1;
+                    if (middle >= j) to = middle;
+                    else from = middle + 1;
                 }
+                COUNT(draw_counts[(kv_head * T + s.tile) * 4], compares);
 #endif
             }
+#endif
         }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) add_row<TEAM>(sum, row[i]);
+        add_row<TEAM>(sum, row);
     }
 
     // ---- add up: a warp's teams, the warps, then the splits, each in order ----

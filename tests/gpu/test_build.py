@@ -18,7 +18,7 @@ COMPILED = (
     ("features", build.Variant(128, 4, 128, "bf16", kind=2)), ("features", build.Variant(64, 5, 128, "bf16", kind=3)),
     ("bernoulli", build.Variant(128, 4, 128, "bf16", kind=3, staged=True)), ("bernoulli", build.Variant(64, 7, 100, "fp16", kind=1, keep=True)),
     ("bernoulli", build.Variant(256, 8, 512, "bf16", kind=2, instrument=True)),
-    ("sample", build.Variant(128, 4, 128, "bf16", method=0, cluster=True, at_once=1)), ("sample", build.Variant(128, 4, 128, "bf16", method=1, threads=256)),
+    ("sample", build.Variant(128, 4, 128, "bf16", method=0, cluster=True, depth=2)), ("sample", build.Variant(128, 4, 128, "bf16", method=1, threads=256)),
     ("sample", build.Variant(64, 7, 100, "fp16", method=1, every_tile=False, instrument=True)),
     ("sample", build.Variant(256, 1, 32, "bf16", method=2, instrument=True)), ("sample", build.Variant(128, 8, 512, "fp16", method=3)),
     ("flash", build.Variant(128, 4, 256, "bf16", staged=True)), ("flash", build.Variant(256, 8, 512, "fp16", instrument=True)),

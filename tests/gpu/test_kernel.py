@@ -190,6 +190,24 @@ def test_no_length_changes_anothers_result(cupy, method):
             assert np.allclose(a, c, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("method", (*METHODS, *AFTER_BERNOULLI), ids=named)
+def test_a_large_batch_draws_the_rows_of_each_sequence_alone(cupy, method):
+    from santa_sim.gpu.kernel import decode, feature_major, make_plan
+
+    batch, shape = 40, (4, 2, 64, 700, 128, 100, "fp16")  # more heads than two for each multiprocessor of any GPU so far
+    spec = spec_of(method, shape)
+    q, k, v = (on_gpu(cupy, x) for x in tensors(10, shape, batch=batch))
+    k = feature_major(k) if spec.score != "exact" else k
+    together = make_plan(spec, batch, 8, 2, 64, 700, instrument=True)
+    alone = make_plan(spec, 1, 8, 2, 64, 700, instrument=True)
+    out = decode(together, q, k, v)
+    for b in range(0, batch, 3):
+        alone.counts.rows.fill(-1)
+        own = decode(alone, q[b : b + 1], k[b : b + 1], v[b : b + 1], sequence=b)
+        assert cupy.array_equal(alone.counts.rows[0], together.counts.rows[b])
+        assert cupy.allclose(own[0], out[b], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=named)
 def test_equal_logits_draw_every_key_as_often(cupy, method):
     shape = (4, 1, 128, 1024, 256, 1024, "bf16")

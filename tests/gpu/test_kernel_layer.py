@@ -117,3 +117,14 @@ def test_sampled_outputs_are_the_mean_of_their_rows(cupy, precision, d, G):
         exact = np.stack([v[0, rows[h], h // G].astype(np.float64).mean(axis=0) for h in range(2 * G)])
         step = 2.0**-8 if precision == "bf16" else 2.0**-11
         assert np.allclose(out, exact, rtol=step, atol=1e-5)
+
+
+def test_runs_of_a_captured_workload_take_the_cpus_cycles(cupy):
+    same = 0
+    for seed in range(3):
+        runs = [santa_sim.run(workload="smollm2_decode_2k", method="s2anta-sys", S=64, seed=seed, kernel=kernel) for kernel in ("gpu", "cpu")]
+        if runs[0].value_rows_unique_per_head == runs[1].value_rows_unique_per_head and runs[0].traffic_bytes == runs[1].traffic_bytes:
+            assert runs[0].cycles == runs[1].cycles
+            same += 1
+        assert abs(runs[0].cycles - runs[1].cycles) < 0.01 * runs[1].cycles
+    assert same >= 1
