@@ -16,6 +16,7 @@ _SAMPLE_BYTES = 48  # one entry of sample.cu's list of samples
 _TILE_BYTES = (8, 24, 16, 16)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
 _LARGEST_PER_SPLIT = 512
 _LARGEST_GRID = 65535  # blocks along y and z (CUDA C++ programming guide, technical specifications)
+_granted: dict[int, int] = {}  # of a loaded kernel, which other plans use too: bytes of dynamic shared memory it may ask for
 _LARGEST_CLUSTER = 8  # portable cluster size (CUDA C++ programming guide, thread block clusters)
 
 
@@ -201,8 +202,8 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         raise InputError(f"batch={batch}: a launch takes up to {_LARGEST_GRID} sequences; split the batch")
     stages = tuple(Stage(name, build.load(name, variant, number), *launches[name]) for name in names)
     for stage in stages:
-        if stage.shared_bytes > 24576:
-            stage.kernel.max_dynamic_shared_size_bytes = stage.shared_bytes
+        if stage.shared_bytes > _granted.get(id(stage.kernel), 24576):
+            stage.kernel.max_dynamic_shared_size_bytes = _granted[id(stage.kernel)] = stage.shared_bytes
     return Plan(
         spec=spec, batch=batch, H=H, H_kv=H_kv, d=d, n_most=n_most, tile=tile, S=S, splits=splits, per_split=per_split, device=number, stages=stages,
         overlap=modern if overlap is None else overlap, work=_work_space(names, batch, H, H_kv, d, T, S, tile, splits),

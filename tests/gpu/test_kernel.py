@@ -292,6 +292,16 @@ def test_keys_beyond_31_bits_of_elements(cupy):
     assert cupy.array_equal(out[0], cupy.broadcast_to(cupy.arange(d, dtype=cupy.float16), (H_kv, d)))
 
 
+def test_a_shorter_plan_leaves_a_longer_one_its_shared_memory(cupy):
+    from santa_sim.gpu.kernel import decode, make_plan
+
+    spec = Spec(method="s2anta-sys", samples=64, precision="fp16")
+    q, k = cupy.ones((1, 2, 64), cupy.float16), cupy.ones((1, 900_000, 1, 64), cupy.float16)
+    plans = [make_plan(spec, 1, 2, 1, 64, n) for n in (900_000, 600_000)]
+    for plan in plans:
+        assert cupy.array_equal(decode(plan, q, k, k), cupy.ones_like(q))
+
+
 def test_wrong_tensors_are_named(cupy):
     from santa_sim.gpu.kernel import decode, make_plan
 
