@@ -17,16 +17,15 @@ _BUDGETS = Chain(l2=1, shared=8, shuffle=12, barrier=4, fp64=10, special=4, arit
 _MASSES, _MASSES_CHAIN = 135, Chain(fp64=30, special=6, arithmetic=75)  # of two tiles
 _POSITIONS, _POSITIONS_CHAIN = 93, Chain(shared=2, fp64=20, special=4, arithmetic=130)  # of a tile; with a division for its samples
 _DIVISION = 90
-_LISTING = 14  # a tile's further samples
+_LISTING = 11  # a tile's further samples
 _LARGEST, _LARGEST_CHAIN = 250, Chain(shared=14, shuffle=20, barrier=9, arithmetic=400, fp64=4, special=3)  # largest remainders
 _SEARCH = 10  # a step of the binary search for a threshold's tile
 _THRESHOLD, _THRESHOLD_CHAIN = 105, Chain(l2=1, fp64=30, special=4, arithmetic=120)
-# of a warp's turn: two samples of each of its teams. The rows of a turn arrive while the next turn's u is under way.
-_TURN = {"integer": 418, "threshold": 393}
-_TURN_CHAIN = {"integer": Chain(dram=1, shared=4, shuffle=13, fp64=14, special=5, arithmetic=300),
-               "threshold": Chain(dram=1, shared=3, shuffle=13, fp64=10, special=5, arithmetic=290)}  # fmt: skip
-_ONE_OF_TWO = 0.55  # of a turn's instructions, with one sample of each team
-_TURN_FP64, _TURN_WAVEFRONTS = {"integer": 32, "threshold": 24}, 75
+# of a warp's turn, a sample of each of its teams. A turn's row arrives during the next turn, its u was asked for before.
+_TURN = {"integer": 234, "threshold": 220}
+_TURN_CHAIN = {"integer": Chain(shared=4, shuffle=10, fp64=8, special=4, arithmetic=165),
+               "threshold": Chain(shared=3, shuffle=10, fp64=6, special=4, arithmetic=155)}  # fmt: skip
+_TURN_FP64, _TURN_WAVEFRONTS = {"integer": 12, "threshold": 8}, 38
 _END = Chain(shared=4, barrier=2, cluster=2, arithmetic=100)
 # ---- flash, behind the scores: a warp takes one head at a time ----
 _FLASH_DRAWS, _FLASH_DRAWS_CHAIN = 450, Chain(shared=3, shuffle=11, fp64=60, special=20, arithmetic=350)  # counts of a tile's keys
@@ -38,7 +37,7 @@ def splits_of(work: Work, gpu: Gpu) -> tuple[int, int, int]:
     """Threads of a block of the sample kernel, blocks of a head, and samples of a block, as gpu/kernel.py chooses them."""
     heads, multiprocessors = work.batch * work.H, gpu.multiprocessors.count
     threads = 512 if heads < 2 * multiprocessors else 256
-    wanted, teams = max(1, 2 * multiprocessors // heads), threads // (16 if work.tile <= 128 else 32)
+    wanted, teams = max(1, 7 * multiprocessors // (4 * heads)), threads // (16 if work.tile <= 128 else 32)
     per_split = min(_MOST_PER_SPLIT, teams * math.ceil(work.S / (wanted * teams)))
     return threads, -(-work.S // per_split), per_split
 
@@ -55,9 +54,9 @@ def sample(work: Work, gpu: Gpu) -> Launch:
     largest = work.method == "s2anta-prop" and work.allocation == "largest-remainder"
     kind = "threshold" if by_threshold else "integer"
     here = min(per_split, work.S)
-    at_once = 1 if per_split <= threads // team else 2  # samples of a team whose loads are in flight together
-    part = 1.0 if at_once == 2 else _ONE_OF_TWO
-    turns = -(-here // (at_once * threads // team))
+    teams = threads // team
+    turns = -(-here // teams)
+    ring = 4 * teams * (1 if per_split <= teams else 2) * -(-work.tile // 4) * 4  # bytes: the u of one or two samples of a team ahead
     wide = -(-work.tile // (128 if team == 16 else 256))  # a lane's share of a tile, of that of the counted one
     masses = -(-each // 2)
 
@@ -77,22 +76,21 @@ def sample(work: Work, gpu: Gpu) -> Launch:
         chain += _LARGEST_CHAIN + Chain(arithmetic=30, shared=6) * (each - 1)
         fixed += _LARGEST
     turn = _TURN_CHAIN[kind]
-    chain += Chain(l2=1) + Chain(turn.dram, shared=turn.shared, shuffle=turn.shuffle, fp64=turn.fp64, special=turn.special,
-                                 arithmetic=turn.arithmetic * wide * part) * turns  # fmt: skip
+    chain += Chain(dram=1, l2=1) + turn * turns + Chain(arithmetic=turn.arithmetic * (wide - 1)) * turns
     end = _END if splits > 1 else Chain(shared=2, barrier=1, arithmetic=80)
     samples = work.samples
-    turns_in_all = samples * team / (32 * at_once)
+    turns_in_all = samples * team / 32
     own = -(-work.tile // 4) * 16  # bytes of a tile's stash row
     made, stats = ours_scores.stash(work)
     return Launch(
         "sample", ("budget", "value", "output"), blocks, threads, 64,
-        (22880 if largest else 12480) * warps // 16 + _SAMPLE_BYTES * per_split + T * (24 if largest else 8 if not by_threshold else 16),
+        (22752 if largest else 12480) * warps // 16 + ring + _SAMPLE_BYTES * per_split + T * (24 if largest else 8 if not by_threshold else 16),
         chain=chain + end, drain=end, v_bytes=work.v_bytes, gathered_rows=work.v_rows, row_bytes=work.row_bytes, gathers="v",
         takes=(stats, Buffer("stash", min(made.bytes, work.head_rows * own))), output_bytes=work.output_bytes,
         l2_bytes=blocks * T * 12 + samples * (own + work.row_bytes),
-        instructions=blocks * (warps * fixed + active * of_tiles) + turns_in_all * _TURN[kind] * wide * part,
-        shared_wavefronts=blocks * warps * 60 + turns_in_all * _TURN_WAVEFRONTS * part,
-        fp64=blocks * 32 * (warps * 30 + active * (46 * masses + 20 * each)) + turns_in_all * 32 * _TURN_FP64[kind] * part, overlapped=True, cluster=splits,
+        instructions=blocks * (warps * fixed + active * of_tiles) + turns_in_all * _TURN[kind] * wide,
+        shared_wavefronts=blocks * warps * 60 + turns_in_all * _TURN_WAVEFRONTS,
+        fp64=blocks * 32 * (warps * 30 + active * (46 * masses + 20 * each)) + turns_in_all * 32 * _TURN_FP64[kind], overlapped=True, cluster=splits,
     )  # fmt: skip
 
 
