@@ -6,6 +6,7 @@ fills, is busy for the job's duration and gives back the room that it has emptie
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from .compile import TRAFFIC, addresses_of, addresses_of_rows
 from .jobs import Job, Schedule
 from .memory import MemoryReport, address_times_fs, cycles_fs
 from .ports import Channel, MemoryPort
-from .stalls import BUSY, DONE, REQUESTS, Wait, cause_of
+from .stalls import BUSY, DONE, REQUESTS, Wait, cause_of, space_of
 
 if TYPE_CHECKING:
     from ..hardware_model import Hardware
@@ -105,7 +106,7 @@ class Machine:
         self.useful_bytes = dict.fromkeys(TRAFFIC, 0)
         self.spans: list[Span] | None = [] if keep_spans else None
         self.waits: list[Wait] | None = [] if keep_spans else None
-        self.waited_fs: dict[str, dict[str, int]] = {unit: {} for unit, jobs in plan.jobs.items() if jobs}
+        self.waited_fs = {unit: collections.defaultdict(int) for unit, jobs in plan.jobs.items() if jobs}
         self.gathers = any(job.rows is not None for job in plan.jobs["dram"])
         self.progress = progress
         self.gather_free_fs = 0
@@ -141,7 +142,7 @@ class Machine:
     def _stalls(self, end: int) -> dict[str, dict[str, int]]:
         stalls = {}
         for unit, waited in self.waited_fs.items():
-            known = ({} if unit == "dram" else {BUSY: self.busy_fs[unit]}) | waited
+            known = ({} if unit == "dram" else {BUSY: self.busy_fs[unit]}) | dict(waited)
             stalls[REQUESTS if unit == "dram" else unit] = known | {DONE: end - sum(known.values())}
         if self.gathers:
             busy = self.busy_fs["gather"]
@@ -149,16 +150,18 @@ class Machine:
         return stalls
 
     def _waited(self, unit: str, cause: str, since: int) -> None:
-        if self.env.now > since:
-            waited = self.waited_fs[unit]
-            waited[cause] = waited.get(cause, 0) + self.env.now - since
+        now = self.env.now
+        if now > since:
+            self.waited_fs[unit][cause] += now - since
             if self.waits is not None:
-                self.waits.append(Wait(REQUESTS if unit == "dram" else unit, cause, since, self.env.now))
+                self.waits.append(Wait(REQUESTS if unit == "dram" else unit, cause, since, now))
 
     def _ready(self, unit: str, job: Job) -> Generator:
-        since, last = self.env.now, None
+        last = None
         for before in job.after:
             if before.done.callbacks is not None:  # not yet processed
+                if last is None:
+                    since = self.env.now
                 yield before.done
                 last = before
         if last is not None:  # of what it waited for, the one that came last
@@ -168,7 +171,7 @@ class Machine:
             if room is not None:
                 since = self.env.now
                 yield room
-                self._waited(unit, f"space_{name}", since)
+                self._waited(unit, space_of(name), since)
 
     def _unit(self, unit: str, jobs: list[Job]) -> Generator:
         env, buffers = self.env, self.buffers

@@ -6,6 +6,7 @@ A cause is a key such as `data_k`. For each unit, the times of all causes add up
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,9 +48,24 @@ class Wait:
 def cause_of(job: Job) -> str:
     """What somebody waits for who waits for this job."""
     if job.unit != "dram":
-        return f"work_{job.unit}"
-    kind = job.rows.kind if job.rows is not None else job.regions[0].kind if job.regions else "none"
+        return _work(job.unit)
+    return _data(job.rows.kind if job.rows is not None else job.regions[0].kind if job.regions else "no_read")
+
+
+@functools.cache
+def _work(unit: str) -> str:
+    return f"work_{unit}"
+
+
+@functools.cache
+def _data(kind: str) -> str:
     return f"data_{kind.rpartition('_')[0]}"
+
+
+@functools.cache
+def space_of(buffer: str) -> str:
+    """What somebody waits for who waits for slots of a buffer."""
+    return f"space_{buffer}"
 
 
 def words(cause: str) -> str:
