@@ -62,7 +62,7 @@ def _accept(s, r, capacity, q, uid, port, clk):
     s[L.FREE_NODE] = s[n + L.LINK]
     b = r[q + L.R_BANK]
     s[n + L.N_ROW] = r[q + L.R_ROW]
-    r[q + L.R_ROW] = -1 - clk
+    r[q + L.R_ROW], r[q + L.R_BANK] = -1 - clk, -1
     s[n + L.N_BURST] = address >> s[L.BURST_SHIFT]
     s[n + L.N_ADDRESS] = address
     s[n + L.N_WRITE] = write

@@ -79,7 +79,8 @@ NODE_SIZE = 10
  WINDOW_AT) = range(19)  # fmt: skip
 # --- one per request, in a second vector
 R_ADDRESS, R_CHANNEL, R_BANK, R_ROW, R_WRITE, R_READY, R_DONE, R_MERGED, R_TICKET, R_LEFT = range(10)
-# once a request is in a queue, R_ROW is -1 minus the clock of that, and with KEEP set R_BANK the clock of its column command
+# once a request is in a queue, R_ROW is -1 minus the clock of that, and R_BANK -1, with KEEP set then the clock of its column
+# command
 REQUEST_SIZE = 10  # R_LEFT counts down in the first request of those handed in together, whose number is R_TICKET
 MAX_PORTS = 256  # a request's id is (number << 8) | port
 

@@ -8,6 +8,7 @@ the time that the memory has been advanced to). Femtoseconds outside, memory clo
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 import numpy as np
@@ -90,7 +91,8 @@ class Dram:
             raise InputError(f"ports = {len(self.ports)} of them; give between 1 and {L.MAX_PORTS}")
         self._state = build_state(self.config, self.ports)
         self._state[L.KEEP] = self._keep = keep
-        self._handed_in: list[list[tuple[int, int]]] = [[] for _ in self.ports]  # (requests, clock), if kept
+        self._handed_in: list[tuple[list[int], list[int]]] = [([], []) for _ in self.ports]  # first requests, clocks, if kept
+        self._served: list[np.ndarray] = []
         self._capacity = max(1024, L.power_of_two_at_least(4 * max(port.lookahead for port in self.ports)))
         self._ring = np.zeros(len(self.ports) * self._capacity * L.REQUEST_SIZE, np.int64)
         self._mapping = self.config.mapping
@@ -145,7 +147,8 @@ class Dram:
         )  # fmt: skip
         self._open[port].append(ticket)
         if self._keep:
-            self._handed_in[port].append((len(addresses), self._clocks(now_fs)))
+            self._handed_in[port][0].append(ticket.first)
+            self._handed_in[port][1].append(self._clocks(now_fs))
         return ticket
 
     def _check(self, now_fs: int, addresses: np.ndarray, port: int) -> None:
@@ -165,13 +168,15 @@ class Dram:
         return int(self._state[self._port(number) + L.FIRST])
 
     def _retire(self, number: int) -> None:
-        """Give up the places of a port's oldest requests as far as they have completed."""
-        if self._keep:
-            return
+        """Give up the places of a port's oldest requests as far as they have completed; those kept, as far as served."""
         p = self._port(number)
         first, end = self._first_open(number), int(self._state[p + L.SUBMITTED])
         requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)[number]
-        waiting = np.flatnonzero(requests[np.arange(first, end) & (self._capacity - 1), L.R_DONE] < 0)
+        places = np.arange(first, end) & (self._capacity - 1)
+        waiting = requests[places, L.R_DONE] < 0
+        if self._keep:  # a write that has completed may still be queued
+            waiting |= (requests[places, L.R_ROW] < 0) & (requests[places, L.R_BANK] < 0)
+        waiting = np.flatnonzero(waiting)
         self._state[p + L.FIRST] = first + int(waiting[0]) if len(waiting) else end
 
     def _make_room(self, port: int, count: int) -> None:
@@ -257,15 +262,27 @@ class Dram:
                 if ticket.complete:
                     done.append(ticket)
             self._open[number] = [ticket for ticket in tickets if not ticket.complete]
-            if self._keep:
-                continue
-            if whole and self._open[number]:  # what was handed in before the oldest open ticket has completed
+            first = self._first_open(number)
+            if whole and self._open[number] and not self._keep:  # what was handed in before the oldest open ticket has completed
                 self._state[self._port(number) + L.FIRST] = self._open[number][0].first
                 continue
             self._retire(number)
             if self._open[number]:
                 self._state[self._port(number) + L.FIRST] = min(self._first_open(number), self._open[number][0].first)
+            if self._keep:
+                self._note_served(number, first, self._first_open(number))
         return done
+
+    def _note_served(self, number: int, first: int, end: int) -> None:
+        """Remember requests first ... end - 1 of a port, as far as they had a column command."""
+        ids = np.arange(first, end)
+        requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)[number, ids & (self._capacity - 1)]
+        starts, clocks = self._handed_in[number]
+        i, j = bisect.bisect_right(starts, first) - 1, bisect.bisect_left(starts, end)
+        handed_in = np.array(clocks[i:j], np.int64)[np.searchsorted(np.array(starts[i:j]), ids, "right") - 1] if len(ids) else ids
+        channel = (requests[:, L.R_CHANNEL] - self._state[L.CHANNEL_AT]) // self._state[L.CHANNEL_SIZE]
+        table = np.stack([channel, requests[:, L.R_WRITE], handed_in, -1 - requests[:, L.R_ROW], requests[:, L.R_BANK]], 1)
+        self._served.append(table[requests[:, L.R_ROW] < 0])
 
     # --- what happened
 
@@ -282,15 +299,7 @@ class Dram:
         int64 [n, 5] : (pseudo-)channel, 1 for a write, clocks at which it was handed in, taken into its channel's queue,
             and served by a column command; merged, forwarded and coalesced requests had none
         """
-        s, rows = self._state, []
-        requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)
-        for number, handed_in in enumerate(self._handed_in):
-            of_port = requests[number, : sum(n for n, _ in handed_in)]
-            clocks = np.repeat(*np.array(handed_in, np.int64).reshape(-1, 2).T[::-1])
-            channel = (of_port[:, L.R_CHANNEL] - s[L.CHANNEL_AT]) // s[L.CHANNEL_SIZE]
-            table = np.stack([channel, of_port[:, L.R_WRITE], clocks, -1 - of_port[:, L.R_ROW], of_port[:, L.R_BANK]], 1)
-            rows.append(table[of_port[:, L.R_ROW] < 0])
-        return np.concatenate(rows)
+        return np.concatenate([np.zeros((0, 5), np.int64), *self._served])
 
     def queueing(self) -> tuple[float, float]:
         """Transactions queued in a (pseudo-)channel, mean over time; wait for a column command, mean over transactions  [s]."""
