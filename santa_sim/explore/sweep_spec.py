@@ -21,7 +21,8 @@ from ..workload import load_workload, replace
 from .kernels import DEFAULTS, Kernel
 from .sweep_fields import ARGUMENTS, Field, field, machine_with, workload_changes
 
-KEYS = (*ARGUMENTS, "grid", "points")
+KEYS = (*ARGUMENTS, "grid", "points", "dram_detail")
+DETAILS = ("full", "steady")
 _NAMES = {"method": METHODS, "score": SCORES, "precision": PRECISIONS}
 
 
@@ -42,11 +43,13 @@ class Sweep:
     ----------
     fixed : arguments of `run` that don't vary
     kernel_axes, machine_axes : what varies
+    dram_detail : 'full', or 'steady' for the shortcut of `simulator.steady`
     """
 
     fixed: Mapping[str, object]
     kernel_axes: tuple[Axis, ...]
     machine_axes: tuple[Axis, ...]
+    dram_detail: str = "full"
 
     @property
     def kernels(self) -> int:
@@ -101,7 +104,7 @@ class Sweep:
                 if value is not None:
                     named[_text(value)] = load(value).model_dump(mode="json")
         axes = [[[one.name for one in axis.fields], [list(row) for row in axis.values]] for axis in (*self.kernel_axes, *self.machine_axes)]
-        facts = {"version": importlib.metadata.version("santa-sim"), "fixed": dict(self.fixed), "axes": axes, "hardware": machines, "workload": workloads}
+        facts = {"version": importlib.metadata.version("santa-sim"), "fixed": dict(self.fixed), "dram_detail": self.dram_detail, "axes": axes, "hardware": machines, "workload": workloads}
         return json.dumps(facts, sort_keys=True, default=_text)
 
     @property
@@ -120,6 +123,8 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
 
     Keys: the arguments of `santa_sim.run`, each fixed or a list of alternatives; `grid`, a mapping of further fields to
     lists; `points`, a list of mappings of fields that vary together. `hardware` is one machine or a list of them.
+    `dram_detail`: 'full' (default) plays every burst on the banks; 'steady' measures each DRAM's rate on the trace's requests
+    once and plays that, where the stream is steady: within 1 % and many times faster (see `simulator.steady`).
 
     Raises
     ------
@@ -143,6 +148,7 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
     for key in data:
         choose("sweep key", key, KEYS)
     grid, points = data.pop("grid", None) or {}, data.pop("points", None)
+    detail = choose("dram_detail", data.pop("dram_detail", "full"), DETAILS)
     if not isinstance(grid, Mapping):
         raise InputError(f"grid={shown(grid)} is a mapping of fields to lists, such as gather.outstanding: [64, 256]")
     several = {name: value for name, value in data.items() if isinstance(value, list)}  # of S too: one per layer is a list in it
@@ -151,7 +157,7 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
     if points is not None:
         axes.append(_points(points))
     _check_once(axes, fixed)
-    sweep = Sweep(fixed, tuple(a for a in axes if _for_kernel(a)), tuple(a for a in axes if not _for_kernel(a)))
+    sweep = Sweep(fixed, tuple(a for a in axes if _for_kernel(a)), tuple(a for a in axes if not _for_kernel(a)), detail)
     if not axes:
         raise InputError("nothing varies: give grid: {field: [values]}, points: [{field: value}], or a list for an argument such as S: [64, 128]")
     for name in ("workload", "method"):

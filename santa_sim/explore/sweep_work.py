@@ -41,7 +41,7 @@ def run_kernel(sweep: Sweep, number: int, folder: Path | None) -> Trace | Path |
 
 def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | str) -> pa.Table:
     """Play a kernel's trace on the machines `points`; what fails is a row that says why."""
-    trace = made if isinstance(made, str) else _replayer(made)
+    trace = made if isinstance(made, str) else _replayer(made, sweep.dram_detail == "steady")
     one, known, reason = None, {}, None
     try:
         one = sweep.kernel(kernel)
@@ -54,11 +54,11 @@ def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | s
 _REPLAYERS: dict[object, Replayer] = {}  # of the last trace, for the chunks of it that follow
 
 
-def _replayer(made: Trace | Path) -> Replayer:
-    key = made if isinstance(made, Path) else id(made)  # a trace can't go while its replayer is here
+def _replayer(made: Trace | Path, shortcut: bool) -> Replayer:
+    key = made if isinstance(made, Path) else id(made), shortcut  # a trace can't go while its replayer is here
     if key not in _REPLAYERS:
         _REPLAYERS.clear()
-        _REPLAYERS[key] = Replayer(Trace.load(made) if isinstance(made, Path) else made)
+        _REPLAYERS[key] = Replayer(Trace.load(made) if isinstance(made, Path) else made, shortcut)
     return _REPLAYERS[key]
 
 

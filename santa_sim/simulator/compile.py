@@ -228,7 +228,16 @@ def check_units(stages: np.ndarray, counters: dict[str, np.ndarray], trace: Trac
 
 
 def _durations(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Hardware) -> list[dict[str, int]]:
-    """For each row, femtoseconds by unit: whole clock cycles of its work over the unit's lanes."""
+    """For each row, femtoseconds by unit."""
+    lists = {unit: values.tolist() for unit, values in cycles_by_unit(stages, counters, hardware).items()}
+    return [
+        {unit: cycles_fs(lists[unit][row], hardware.clock_hz) for unit, _ in STAGE_UNITS[stage]}
+        for row, stage in enumerate(stages.tolist())
+    ]
+
+
+def cycles_by_unit(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Hardware) -> dict[str, np.ndarray]:
+    """By unit, int64 [rows]: whole clock cycles of each row's work over the unit's lanes."""
     c, hw = counters, hardware
 
     def cycles(lanes: int, *names: str) -> np.ndarray:
@@ -247,7 +256,7 @@ def _durations(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Ha
     every = (*softmax, softmax_adds, *sampling, sampling_adds, search, random)
     value = ("value_adds", "value_mults", "value_shifts", *softmax, softmax_adds)
     merge = ("merge_adds", "merge_mults", "merge_exps")
-    by_unit = {
+    return {
         "score": score,
         "softmax": np.maximum(
             cycles(hw.softmax.lanes, *softmax), cycles(hw.softmax.lanes * hw.softmax.adders_per_lane, softmax_adds)
@@ -264,11 +273,6 @@ def _durations(stages: np.ndarray, counters: dict[str, np.ndarray], hardware: Ha
         "merge": cycles(hw.merge.lanes, *merge),
         "normalize": cycles(hw.normalize.lanes, *value),
     }  # fmt: skip
-    lists = {unit: values.tolist() for unit, values in by_unit.items()}
-    return [
-        {unit: cycles_fs(lists[unit][row], hw.clock_hz) for unit, _ in STAGE_UNITS[stage]}
-        for row, stage in enumerate(stages.tolist())
-    ]
 
 
 def _streams(frame) -> list[list[tuple]]:

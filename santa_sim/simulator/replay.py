@@ -10,6 +10,8 @@ Numba's cache watches this file alone: after a change to the DRAM's `bank`, `sch
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from .stalls import BUSY, DONE, REQUESTS, cause_of
 
 if TYPE_CHECKING:
     from ..hardware_model import Hardware
+    from .steady import Steady
 
 _END, _DONE, _ROOM, _MOVED = range(4)  # events: a unit's job ends, a job is done, a unit has got its room, DRAM has moved
 _NOW, _SERIAL, _EVENTS, _GATHER_FREE = range(4)  # counters
@@ -82,6 +85,24 @@ class Plan:
     useful_bytes: dict[str, int]
     rows: np.ndarray
     widest_row: int
+
+    @functools.cached_property
+    def requests_digest(self) -> str:
+        """What the memory is asked for, and in which order."""
+        t, digest = self.tables, hashlib.blake2b(digest_size=16)
+        for array in (t.stream, t.stream_at, t.gather, t.gather_at, t.writes):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def with_cycles(self, cycles: dict[str, np.ndarray], clock_hz: int) -> Plan:
+        """The same jobs, as long as `cycles` of each trace row in each unit say; units that aren't named stay as they are."""
+        duration_fs = self.tables.duration_fs.copy()
+        for unit, of_rows in cycles.items():
+            first, end = self.units[unit]
+            each = of_rows[self.rows[first:end]]
+            unique, where = np.unique(each, return_inverse=True)
+            duration_fs[first:end] = np.array([cycles_fs(int(n), clock_hz) for n in unique], np.int64)[where]
+        return dataclasses.replace(self, tables=self.tables._replace(duration_fs=duration_fs))
 
 
 def plan_of(schedule: Schedule, burst_bytes: int) -> Plan:
@@ -139,8 +160,10 @@ def _pairs(lists: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum([0, *map(len, lists)]), np.array(flat, np.int64).reshape(-1, 2)
 
 
-def play_plan(plan: Plan, hardware: Hardware) -> Run:
+def play_plan(plan: Plan, hardware: Hardware, shortcut: Steady | None = None) -> Run:
     """Play a plan on the memory of a machine (of the plan's burst size); what `machine.play` of its schedule gives.
+
+    `shortcut` stands for a bank-level memory; see `steady`.
 
     Raises
     ------
@@ -156,10 +179,11 @@ def play_plan(plan: Plan, hardware: Hardware) -> Run:
     waited = np.zeros((len(plan.units), len(plan.causes) + len(plan.buffers)), np.int64)
     place, least, counters = t.first[:-1].copy(), t.capacity.copy(), np.zeros(4, np.int64)
     dram_unit = list(plan.units).index("dram")
-    if hw.memory.model == "bandwidth":
-        memory = BandwidthMemory(hw.memory)
+    if hw.memory.model == "bandwidth" or shortcut is not None:
+        bus = np.array([0, 0, -1, 0], np.int64)  # see BandwidthMemory
+        constants = BandwidthMemory(hw.memory)._constants if shortcut is None else shortcut.constants(hw.memory.burst_bytes)
         window = Window.of(hw.gather.outstanding)
-        end, status = _play_direct(t, dram_unit, pace, waited, place, least, counters, memory._state, memory._constants, window.completions, window.head)
+        end, status = _play_direct(t, dram_unit, pace, waited, place, least, counters, bus, constants, window.completions, window.head)
     else:
         config = hw.memory.config
         widest = -(-plan.widest_row // config.organization.burst_bytes)
@@ -177,8 +201,10 @@ def play_plan(plan: Plan, hardware: Hardware) -> Run:
     if stuck:
         raise SimulationError(f"deadlock: {', '.join(stuck)}")
     moved = [sum(n for kind, n in plan.bursts.items() if kind.endswith(way)) for way in ("_read", "_write")]
-    if hw.memory.model == "bandwidth":
-        report = MemoryReport(*moved, int(memory._state[3]), sum(moved) * memory.burst_bytes / memory.bandwidth_bytes_per_s)
+    if shortcut is not None:
+        report = shortcut.report(hw, moved, end)
+    elif hw.memory.model == "bandwidth":
+        report = MemoryReport(*moved, int(bus[3]), sum(moved) * hw.memory.burst_bytes / hw.memory.bandwidth_bytes_per_s)
     else:
         report = bank_report(dram, moved, end)
     peak = {name: int(capacity - free) for name, capacity, free in zip(plan.buffers, t.capacity, least)}

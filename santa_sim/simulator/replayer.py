@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..trace import Trace
-from .compile import Program, compile_trace
+from .compile import OPERATIONS, Program, check_units, compile_trace, cycles_by_unit
+from .memory import FS_PER_S
 from .replay import Plan, plan_of, play_plan
 from .result import Result
 from .run import check_reach, pause_collection, result_of, simulate
 from .schedule import schedule
+from .steady import Steady, is_steady, steady
 
 if TYPE_CHECKING:
     from ..hardware_gpu import Gpu
     from ..hardware_model import Hardware
 
+_RATES = 1000  # of memories
 _KEPT = 2  # plans: one of a trace with a million bursts takes some tens of MB
 # Fields of a machine that neither its jobs nor their order depend on.
 _NOT_IN_PLAN = {"name", "description", "notes", "energy", "technology", "memory"}
+# Of these units, the fields that count: lanes make jobs shorter, not others.
+_KEPT_OF = {
+    "gather": ("queue_items",), "score": ("queue_tiles",), "softmax": (), "budget": (), "selection": ("lookahead_tiles",),
+    "sampler": ("queue_tiles",), "accumulate": (), "merge": ("lookahead_tiles",), "normalize": (),
+}  # fmt: skip
 
 
 class Replayer:
     """Plays a trace on machines, one after another; each result is what `simulate` gives, without spans.
 
-    A machine that differs from the one before in its DRAM (of the same bursts), its energies or its gather engine's width and
-    requests in flight shares the one's plan; any other has one made.
+    A machine that differs from the one before in its DRAM (of the same bursts), its energies, lanes or requests in flight shares
+    the one's plan; any other has one made.
+
+    Parameters
+    ----------
+    shortcut : bank-level memories as their rate on this trace's requests, measured once for each DRAM, where the
+        stream is steady (see `steady`); the result's notes then say so
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, shortcut: bool = False) -> None:
+        self.trace, self.shortcut = trace, shortcut
+        self._rates: dict[str, Steady | None] = {}
+        self._stages = trace.items["stage"].to_numpy().astype(str)
+        self._counters = {name: trace.items[name].to_numpy().astype(np.int64, copy=False) for name in OPERATIONS}
         self._plans: collections.OrderedDict[str, tuple[Program, Plan]] = collections.OrderedDict()
 
     def result(self, machine: Hardware | Gpu) -> Result:
@@ -41,16 +60,36 @@ class Replayer:
             program, plan = self._plan(machine)
             if machine.memory.model == "banks":
                 check_reach(program, machine)
-            return result_of(self.trace, machine, program, play_plan(plan, machine))
+            rate = self._rate(plan, machine) if self.shortcut and machine.memory.model == "banks" else None
+            result = result_of(self.trace, machine, program, play_plan(plan, machine, rate))
+        if rate is not None:
+            notes = [*result.notes, "DRAM shortcut: its rate on a sample of this trace's requests stands for the banks"]
+            return dataclasses.replace(result, notes=notes, memory={**result.memory, "model": "steady"})
+        return result
+
+    def _rate(self, plan: Plan, machine: Hardware) -> Steady | None:
+        """The rate of a machine's DRAM, measured once for each DRAM; None where it must be played in full."""
+        if not is_steady(machine, plan.widest_row):
+            return None
+        key = json.dumps([machine.memory.model_dump(), plan.requests_digest])
+        if key not in self._rates:
+            if len(self._rates) >= _RATES:
+                self._rates.clear()
+            self._rates[key] = steady(plan, machine.memory.config, round(machine.memory.controller_latency_s * FS_PER_S))
+        return self._rates[key]
 
     def _plan(self, machine: Hardware) -> tuple[Program, Plan]:
         fields = machine.model_dump(exclude=_NOT_IN_PLAN)
-        fields["gather"] = {"queue_items": machine.gather.queue_items}
+        for unit, kept in _KEPT_OF.items():
+            fields[unit] = None if fields[unit] is None else {name: fields[unit][name] for name in kept}
         key = json.dumps([fields, machine.memory.burst_bytes], sort_keys=True)
         if key not in self._plans:
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
             program = compile_trace(self.trace, machine)
             self._plans[key] = program, plan_of(schedule(program, machine), machine.memory.burst_bytes)
+        else:
+            check_units(self._stages, self._counters, self.trace, machine)
         self._plans.move_to_end(key)
-        return self._plans[key]
+        program, plan = self._plans[key]
+        return program, plan.with_cycles(cycles_by_unit(self._stages, self._counters, machine), machine.clock_hz)

@@ -310,6 +310,17 @@ class Dram:
 
     def energy_j(self) -> tuple[dict[str, float], list[str]]:
         """Energy until now by kind  [J], and notes on what isn't known."""
+        active, idle = self._rank_clocks()
+        clock_s = self.config.timing.clock_fs * 1e-15
+        return charge(self.config, self.counts(), active * clock_s, idle * clock_s)
+
+    def active_share(self) -> float:
+        """Share of the ranks' time until now with a row open."""
+        active, idle = self._rank_clocks()
+        return active / (active + idle) if active + idle else 0.0
+
+    def _rank_clocks(self) -> tuple[int, int]:
+        """Clocks of all ranks together with a row open, and with none."""
         s = self._state
         active = 0
         for i in range(int(s[L.CHANNELS] * s[L.RANKS])):
@@ -317,9 +328,7 @@ class Dram:
             active += int(s[rank + L.ACTIVE_CLOCKS]) + (
                 int(s[L.CLOCK] - s[rank + L.ACTIVE_SINCE]) if s[rank + L.OPEN_BANKS] else 0
             )
-        idle = int(s[L.CLOCK]) * int(s[L.CHANNELS] * s[L.RANKS]) - active
-        clock_s = self.config.timing.clock_fs * 1e-15
-        return charge(self.config, self.counts(), active * clock_s, idle * clock_s)
+        return active, int(s[L.CLOCK]) * int(s[L.CHANNELS] * s[L.RANKS]) - active
 
 
 _COUNTERS = {

@@ -1,0 +1,124 @@
+"""The shortcut for steady streams: a bank-level DRAM as the rate at which it serves this very trace's requests.
+
+The machine's own memory jobs are played once on the banks alone, in their order, a few in flight. The time a burst takes there,
+on average, stands for every burst on every machine with this DRAM, and an unloaded access for the latency. Where the memory
+keeps a machine waiting, the run is one long stream and the rate is all that counts; where it doesn't, the rate hardly matters.
+What it leaves out: queues that run empty and fill again. So it is for machines whose K buffer holds many times what the memory
+has under way, and whose gathers ask for at least that much at a time (`is_steady`); others are played in full.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .dram import Dram, Port
+from .dram.energy import charge
+from .dram.memory import END_OF_TIME
+from .memory import FS_PER_S, MemoryReport
+from .ports import GATHER, STREAM, WRITE
+
+if TYPE_CHECKING:
+    from ..hardware_model import Hardware
+    from .dram import DramConfig
+    from .replay import Plan
+
+WARM_BURSTS = 4_096  # before the clock starts
+# Refresh makes the rate go up and down by 3 % from one refresh interval to the next: many are averaged.
+SAMPLE_BURSTS = 2**21
+LEAST_BURSTS = 2**16  # a shorter run is no steady stream: it is played in full
+IN_FLIGHT = 8  # memory jobs
+AHEAD = 10  # K buffers of fewer times what the memory has under way (bandwidth x latency) make queues run empty
+_MODULUS = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Steady:
+    """A DRAM on a steady stream.
+
+    Attributes
+    ----------
+    burst_fs : float  [fs]  time of a burst, all channels together
+    latency_fs : int  [fs]  of an access that nothing is before
+    per_burst : commands and served requests by name, each per burst of the sample
+    active_share : of its ranks' time, with a row open
+    """
+
+    burst_fs: float
+    latency_fs: int
+    per_burst: dict[str, float]
+    active_share: float
+
+    def constants(self, burst_bytes: int) -> np.ndarray:
+        """What `memory.BandwidthMemory` works with."""
+        whole = int(self.burst_fs)
+        rest = round((self.burst_fs - whole) * _MODULUS)
+        return np.array([whole, min(rest, _MODULUS - 1), _MODULUS, self.latency_fs, burst_bytes, 2**40], np.int64)
+
+    def report(self, machine: Hardware, moved: list[int], end_fs: int) -> MemoryReport:
+        """What the whole run's commands and energy come to."""
+        config, bursts = machine.memory.config, sum(moved)
+        counts = {name: round(each * bursts) for name, each in self.per_burst.items()}
+        counts |= {"reads": moved[0], "writes": moved[1], "reads_completed": moved[0], "writes_completed": moved[1], "writes_pending": 0}
+        ranks_s = end_fs / FS_PER_S * config.organization.buses * config.organization.ranks
+        energy, _ = charge(config, counts, ranks_s * self.active_share, ranks_s * (1 - self.active_share))
+        seconds = bursts * config.organization.burst_bytes / config.peak_bytes_per_s
+        return MemoryReport(moved[0], moved[1], counts["activates"], seconds, counts, energy)
+
+
+def is_steady(machine: Hardware, row_bytes: int) -> bool:
+    """Whether a machine's K buffer keeps its bank-level DRAM busy without a break, and its gathers of such rows too."""
+    config = machine.memory.config
+    under_way = config.peak_bytes_per_s * (machine.memory.controller_latency_s + _access_fs(config) / FS_PER_S)
+    return machine.k_buffer.bytes >= AHEAD * under_way and machine.gather.outstanding * row_bytes >= under_way
+
+
+def _access_fs(config: DramConfig) -> int:
+    """An access that nothing is before, from the activate to the last of its data  [fs]."""
+    return (config.timing.nRCD_read + config.timing.read_delay) * config.timing.clock_fs
+
+
+def steady(plan: Plan, config: DramConfig, latency_fs: int) -> Steady | None:
+    """Measure a DRAM on a plan's requests (the middle of them, where there are many); None where they are too few.
+
+    `latency_fs` : of controller and PHY  [fs]
+    """
+    t = plan.tables
+    first, end = plan.units["dram"]
+    bursts = np.diff(t.stream_at)[first:end] + np.diff(t.gather_at)[first:end]
+    total, wanted = int(bursts.sum()), WARM_BURSTS + SAMPLE_BURSTS
+    if total < LEAST_BURSTS:
+        return None
+    job = int(np.searchsorted(np.cumsum(bursts), max(0, total - wanted) // 2))
+    dram = Dram(config, [Port(), Port(), Port()])
+    in_flight = done = began = counted = 0
+    before: dict[str, int] = {}
+    while done < wanted:
+        while in_flight < IN_FLIGHT and job < end - first:
+            for addresses, port in _requests(t, first + job):
+                dram.request(dram.now_fs, addresses, port == WRITE, port=port)
+                in_flight += 1
+            job += 1
+        tickets = dram.next_done(END_OF_TIME * config.timing.clock_fs)
+        if not tickets:
+            break
+        in_flight -= len(tickets)
+        done += sum(ticket.count for ticket in tickets)
+        if not before and done >= WARM_BURSTS:
+            began, counted, before = dram.now_fs, done, dram.counts()
+    sampled = {name: count - before[name] for name, count in dram.counts().items()}
+    served = max(1, sampled["reads"] + sampled["writes"])
+    return Steady(
+        (dram.now_fs - began) / max(1, done - counted),
+        latency_fs + _access_fs(config),
+        {name: count / served for name, count in sampled.items()}, dram.active_share(),
+    )  # fmt: skip
+
+
+def _requests(t, job: int) -> list[tuple[np.ndarray, int]]:
+    """A memory job's bursts and the port that they go through."""
+    stream, gather = t.stream[t.stream_at[job] : t.stream_at[job + 1]], t.gather[t.gather_at[job] : t.gather_at[job + 1]]
+    asked = [(stream, WRITE if t.writes[job] else STREAM), (gather, GATHER)]
+    return [(addresses, port) for addresses, port in asked if len(addresses)]
