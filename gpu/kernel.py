@@ -192,17 +192,18 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         "topk": (heads, build.THREADS, 0, 0),
         "sample": (heads, threads, ring_bytes + _SAMPLE_BYTES * per_split + T * (_TILE_BYTES[method] if method < build.FLASH else 0), of_heads),
     }  # fmt: skip
+    if batch > _LARGEST_GRID:
+        raise InputError(f"batch={batch}: a launch takes up to {_LARGEST_GRID} sequences; split the batch")
     names = build.stages(spec)
-    if T > _LARGEST_GRID or launches[names[-1]][2] > device.attribute(number, "MaxSharedMemoryPerBlockOptin") - 24576:
+    stages = tuple(Stage(name, build.load(name, variant, number), *launches[name]) for name in names)
+    most = device.attribute(number, "MaxSharedMemoryPerBlockOptin")
+    if T > _LARGEST_GRID or any(stage.kernel.shared_size_bytes + stage.shared_bytes > most for stage in stages):
         raise InputError(
             f"n_most={n_most} with tile={tile} makes {T} tiles, more than this GPU's shared memory (or a launch) has room for: "
             f"use a longer tile, up to {build.LARGEST_TILE}"
         )
-    if batch > _LARGEST_GRID:
-        raise InputError(f"batch={batch}: a launch takes up to {_LARGEST_GRID} sequences; split the batch")
-    stages = tuple(Stage(name, build.load(name, variant, number), *launches[name]) for name in names)
     for stage in stages:
-        if stage.shared_bytes > _granted.get(id(stage.kernel), 24576):
+        if stage.shared_bytes > _granted.get(id(stage.kernel), 0):
             stage.kernel.max_dynamic_shared_size_bytes = _granted[id(stage.kernel)] = stage.shared_bytes
     return Plan(
         spec=spec, batch=batch, H=H, H_kv=H_kv, d=d, n_most=n_most, tile=tile, S=S, splits=splits, per_split=per_split, device=number, stages=stages,
