@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FS_PER_NS = 10**6
 _SEQUENCE = 1  # of packets: there is one writer
+_AT_A_TIME = 4096  # packets that are written together
 _TRACKS = (REQUESTS, "gather", *(unit for unit in UNITS if unit != "dram"))
 _ANNOTATIONS = ("start_fs", "duration_fs", "trace_row", "sequence", "layer", "kv_head", "query_block", "tile")
 
@@ -70,7 +71,7 @@ def unit_segments(run: Run, unit: str) -> list[tuple[str | None, int, int, int]]
 
 
 def write(path: str | Path, trace: Trace, machine: Hardware, run: Run, result: Result) -> None:
-    """Write a recorded run (`run.record`) as a Perfetto trace, a packet at a time.
+    """Write a recorded run (`run.record`) as a Perfetto trace.
 
     Tracks: `requests` (the unit that hands memory jobs over in the program's order, an instant each), the units that had
     something to do, and below `memory` one track a DRAM channel.
@@ -102,6 +103,7 @@ def write(path: str | Path, trace: Trace, machine: Hardware, run: Run, result: R
                 packets.slice(track, words(cause), "work" if cause in (READ, WRITE) else "stall", start, end, [])
             for cause, start, end in _after(channel, run.end_fs):
                 packets.slice(track, f"{words(cause)} after the end", "work", start, end, [])
+        packets.flush()
 
 
 def _after(channel: Channel, end_fs: int) -> Iterator[tuple[str, int, int]]:
@@ -112,63 +114,78 @@ def _after(channel: Channel, end_fs: int) -> Iterator[tuple[str, int, int]]:
 
 
 class _Packets:
-    """Writes tracks and slices; names are sent once."""
+    """Writes tracks and slices, some thousand packets at a time; names are sent once."""
 
     def __init__(self, file) -> None:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackDescriptor, TrackEvent
-        from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-        self.builder, self.event, self.packet = StreamingTraceProtoBuilder(file), TrackEvent, TracePacket
-        self.ordering = TrackDescriptor.EXPLICIT
+        self.file, self.waiting = file, 0
+        self.begin, self.end, self.moment = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END, TrackEvent.TYPE_INSTANT
+        self.needs_names, self.ordering = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE, TrackDescriptor.EXPLICIT
         self.uuids, self.names = itertools.count(1), {}
-        first = self.builder.create_packet()
-        first.trusted_packet_sequence_id = _SEQUENCE
+        self.flush()
+        first = self._add()
         first.sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
         for number, name in enumerate(_ANNOTATIONS, 1):
             first.interned_data.debug_annotation_names.add(iid=number, name=name)
         for number, name in enumerate(("work", "stall"), 1):
             first.interned_data.event_categories.add(iid=number, name=name)
-        self.builder.write_packet(first)
+
+    def flush(self) -> None:
+        """Write what has gathered; serialised traces, one behind another, are a trace."""
+        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+
+        if self.waiting:
+            self.file.write(self.builder.serialize())
+        self.builder, self.waiting = TraceProtoBuilder(), 0
+
+    def _add(self):
+        if self.waiting == _AT_A_TIME:
+            self.flush()
+        self.waiting += 1
+        packet = self.builder.add_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        return packet
 
     def track(self, name: str, parent: int | None = None) -> int:
         """Describe a track; its number."""
-        packet = self.builder.create_packet()
-        descriptor = packet.track_descriptor
+        descriptor = self._add().track_descriptor
         descriptor.uuid = next(self.uuids)
         descriptor.name = name
         descriptor.child_ordering = self.ordering
         descriptor.sibling_order_rank = descriptor.uuid
         if parent is not None:
             descriptor.parent_uuid = parent
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        self.builder.write_packet(packet)
         return descriptor.uuid
 
-    def _new(self, track: int, time_fs: int, kind: int):
-        packet = self.builder.create_packet()
+    def _event(self, track: int, time_fs: int, kind: int):
+        packet = self._add()
         packet.timestamp = time_fs // FS_PER_NS
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        packet.sequence_flags = self.packet.SEQ_NEEDS_INCREMENTAL_STATE
-        packet.track_event.type = kind
-        packet.track_event.track_uuid = track
-        return packet
+        packet.sequence_flags = self.needs_names
+        event = packet.track_event
+        event.type = kind
+        event.track_uuid = track
+        return packet, event
 
-    def _named(self, packet, name: str, values: list[tuple[int, int]]) -> None:
+    def _name(self, packet, event, name: str, values: list[int]) -> None:
         if name not in self.names:
             self.names[name] = len(self.names) + 1
             packet.interned_data.event_names.add(iid=self.names[name], name=name)
-        packet.track_event.name_iid = self.names[name]
-        for number, value in values:
-            packet.track_event.debug_annotations.add(name_iid=number, int_value=value)
-        self.builder.write_packet(packet)
+        event.name_iid = self.names[name]
+        for number, value in enumerate(values, 3):
+            event.debug_annotations.add(name_iid=number, int_value=value)
 
     def slice(self, track: int, name: str, category: str, start: int, end: int, values: list[int]) -> None:
         """A slice from start to end [fs]; values of _ANNOTATIONS from the third on."""
-        packet = self._new(track, start, self.event.TYPE_SLICE_BEGIN)
-        packet.track_event.category_iids.append(1 if category == "work" else 2)
-        self._named(packet, name, [(1, start), (2, end - start), *enumerate(values, 3)])
-        self.builder.write_packet(self._new(track, end, self.event.TYPE_SLICE_END))
+        packet, event = self._event(track, start, self.begin)
+        event.category_iids.append(1 if category == "work" else 2)
+        event.debug_annotations.add(name_iid=1, int_value=start)
+        event.debug_annotations.add(name_iid=2, int_value=end - start)
+        self._name(packet, event, name, values)
+        self._event(track, end, self.end)
 
     def instant(self, track: int, name: str, time_fs: int, values: list[int]) -> None:
         """A moment [fs]."""
-        self._named(self._new(track, time_fs, self.event.TYPE_INSTANT), name, [(1, time_fs), *enumerate(values, 3)])
+        packet, event = self._event(track, time_fs, self.moment)
+        event.debug_annotations.add(name_iid=1, int_value=time_fs)
+        self._name(packet, event, name, values)
