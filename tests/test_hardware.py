@@ -9,8 +9,8 @@ from santa_sim.hardware_model import Hardware, Technology
 from santa_sim.simulator.energy import load_energy
 
 SHIPPED = (
-    "adder_hbm3", "adder_hbm3_bandwidth", "adder_hbm3_iso_area", "adder_lpddr5", "adder_lpddr5_bandwidth", "mac_hbm3",
-    "mac_hbm3_bandwidth", "mac_lpddr5", "mac_lpddr5_bandwidth",
+    "adder_ddr5", "adder_ddr5_iso_area", "adder_hbm3", "adder_hbm3_bandwidth", "adder_hbm3_iso_area", "adder_lpddr5",
+    "adder_lpddr5_bandwidth", "adder_lpddr5_iso_area", "mac_ddr5", "mac_hbm3", "mac_hbm3_bandwidth", "mac_lpddr5", "mac_lpddr5_bandwidth",
 )  # fmt: skip
 
 
@@ -23,7 +23,7 @@ def test_shipped_machine_loads_under_its_name(name):
     assert machine.technology.node_nm == machine.energy.node_nm == 45
 
 
-@pytest.mark.parametrize("memory", ["hbm3", "lpddr5", "hbm3_bandwidth", "lpddr5_bandwidth"])
+@pytest.mark.parametrize("memory", ["hbm3", "lpddr5", "ddr5", "hbm3_bandwidth", "lpddr5_bandwidth"])
 def test_mac_and_adder_machines_have_equal_lanes_and_the_same_parts_otherwise(memory):
     mac, adder = load_hardware(f"mac_{memory}"), load_hardware(f"adder_{memory}")
     assert mac.score.mac_lanes == adder.score.mac_lanes + adder.score.adder_lanes
@@ -33,11 +33,12 @@ def test_mac_and_adder_machines_have_equal_lanes_and_the_same_parts_otherwise(me
     assert mac.model_dump(exclude=same) == adder.model_dump(exclude=same)
 
 
-def test_iso_area_machine_spends_the_multipliers_area_on_adders():
+@pytest.mark.parametrize("memory", ["hbm3", "lpddr5", "ddr5"])
+def test_iso_area_machine_spends_the_multipliers_area_on_adders(memory):
     table = load_energy("horowitz_45nm")
     adder = table.operation_area_m2("add_fp32")
     mac = adder + table.operation_area_m2("mult_bf16")
-    mac_machine, iso = load_hardware("mac_hbm3"), load_hardware("adder_hbm3_iso_area")
+    mac_machine, iso = load_hardware(f"mac_{memory}"), load_hardware(f"adder_{memory}_iso_area")
     budget = (mac_machine.score.mac_lanes + mac_machine.accumulate.lanes) * mac
     spent = iso.score.mac_lanes * mac + (iso.score.adder_lanes + iso.accumulate.lanes) * adder
     assert budget - 2 * adder < spent <= budget  # less than a lane of each stage unspent
@@ -46,6 +47,14 @@ def test_iso_area_machine_spends_the_multipliers_area_on_adders():
 def test_bandwidths_are_pins_times_rate():
     assert load_hardware("adder_hbm3").memory.bandwidth_bytes_per_s == 1024 * 6_400_000_000 // 8
     assert load_hardware("adder_lpddr5").memory.bandwidth_bytes_per_s == 64 * 6_400_000_000 // 8
+    assert load_hardware("adder_ddr5").memory.bandwidth_bytes_per_s == pytest.approx(64 * 4_800_000_000 / 8, rel=1e-6)
+
+
+def test_ddr5_and_lpddr5_machines_differ_in_their_memory_alone():
+    other = {"name", "description", "memory"}
+    for kind in ("mac_{}", "adder_{}", "adder_{}_iso_area"):
+        ddr5, lpddr5 = load_hardware(kind.format("ddr5")), load_hardware(kind.format("lpddr5"))
+        assert ddr5.model_dump(exclude=other) == lpddr5.model_dump(exclude=other)
 
 
 def test_base_and_changes(tmp_path):

@@ -11,7 +11,7 @@ from ..attention import reject_unknown
 from ..errors import InputError, SimulationError, choose
 from ..hardware_model import Hardware
 from ..methods.spec import METHODS, PRECISIONS, SCORES
-from ..simulator import simulate
+from ..simulator.replayer import Replayer
 from ..workload import Workload, load_workload
 from .kernels import DEFAULTS, alternatives, kernels
 from .rows import failed_row, frame_of, row_of
@@ -81,10 +81,10 @@ def replay(kernel, machines: list[Hardware]) -> list[dict[str, object]]:
         trace = kernel.trace()
     except (InputError, SimulationError, ImportError, MemoryError) as error:
         return [failed_row(error, **kernel.known(), hardware=machine.name) for machine in machines]
-    rows = []
+    rows, replayer = [], Replayer(trace)
     for machine in machines:
         try:
-            rows.append(row_of(simulate(trace, machine)))
+            rows.append(row_of(replayer.result(machine)))
         except (InputError, SimulationError, MemoryError) as error:
             rows.append(failed_row(error, **kernel.known() | {"precision": trace.meta["precision"]}, hardware=machine.name))
     return rows
