@@ -113,14 +113,17 @@ def _loaded_latency(records: Sequence[dict], multiprocessors: int, start_s: floa
 
 
 def _kept(records: Sequence[dict]) -> int:
-    """The largest buffer that the kernel behind the one that wrote it reads at the cache's pace [B].
+    """The size up to which a kernel finds in the cache what the one before it wrote [B]: where its time against the size bends.
 
-    Where it no longer fits, each further byte takes the time of DRAM: the last size whose rate is at least three quarters of
-    the best.
+    Two straight lines that meet, by least squares, over the sizes that were measured.
     """
-    rates = [(record["bytes"], record["bytes"] / max(record["seconds"], 1e-9)) for record in records]
-    best = max(rate for _, rate in rates)
-    return max(size for size, rate in rates if rate >= 0.75 * best)
+    sizes, seconds = (np.array([record[name] for record in records], float) for name in ("bytes", "seconds"))
+
+    def misfit(bend: float) -> float:
+        terms = np.stack([np.ones_like(sizes), sizes, np.maximum(sizes - bend, 0)], 1)
+        return float(np.sum((terms @ np.linalg.lstsq(terms, seconds, rcond=None)[0] - seconds) ** 2))
+
+    return int(min(sizes[1:-1], key=misfit))
 
 
 def _latencies(micro: dict) -> dict[str, float]:

@@ -57,6 +57,13 @@ def test_slope_and_littles_law_on_made_records():
     assert validate_predict._loaded_latency(made, 132, 3e-6) == pytest.approx(600e-9)
 
 
+def test_the_cache_keeps_up_to_where_the_time_bends():
+    sizes = [8 * 2**20 * i for i in range(1, 13)]
+    noise = np.random.default_rng(0).normal(0, 0.1e-6, 12)
+    seconds = [2e-6 + size / 8e12 + max(0, size - 40 * 2**20) / 3e12 for size in sizes]
+    assert validate_predict._kept([{"bytes": size, "seconds": t + e} for size, t, e in zip(sizes, seconds, noise)]) == 40 * 2**20
+
+
 def test_a_larger_stream_never_takes_less():
     records = [{"bytes": size, "seconds": seconds} for size, seconds in ((1, 3.0), (2, 2.5), (4, 5.0), (4, 4.5))]
     assert validate_predict._curve(records) == {"bytes": [1, 2, 4], "seconds": [3.0, 3.0, 4.5]}
