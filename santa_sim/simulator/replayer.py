@@ -11,6 +11,7 @@ import numpy as np
 
 from ..trace import Trace
 from .compile import OPERATIONS, Program, check_units, compile_trace, cycles_by_unit
+from .machine import Run
 from .memory import FS_PER_S
 from .replay import Plan, plan_of, play_plan
 from .result import Result
@@ -66,6 +67,12 @@ class Replayer:
             notes = [*result.notes, "DRAM shortcut: its rate on a sample of this trace's requests stands for the banks"]
             return dataclasses.replace(result, notes=notes, memory={**result.memory, "model": "steady"})
         return result
+
+    def played(self, machine: Hardware) -> tuple[Program, Run]:
+        """A trace's program on an accelerator, and what its run measured, for whoever accounts for it anew (`run.result_of`)."""
+        with pause_collection():
+            program, plan = self._plan(machine)
+            return program, play_plan(plan, machine)
 
     def _rate(self, plan: Plan, machine: Hardware) -> Steady | None:
         """The rate of a machine's DRAM, measured once for each DRAM; None where it must be played in full."""

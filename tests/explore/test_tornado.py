@@ -1,0 +1,64 @@
+import pytest
+
+import santa_sim
+from santa_sim.errors import InputError
+from santa_sim.explore.tornado import Input, Spread, plot_tornado, spread, times, tornado
+
+W = "smollm2_decode_2k"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return santa_sim.run(W, "s2anta-prop", 64, precision="bf16"), santa_sim.run(W, "sdpa", precision="bf16")
+
+
+def test_bars_are_the_ratio_with_one_input_moved(pair):
+    frame = tornado(*pair)
+    nominal = pair[0].energy_j / pair[1].energy_j
+    assert frame.ratio.tolist() == pytest.approx([nominal] * len(frame), rel=1e-12)
+    dram = frame[frame.input == "DRAM transfer"].iloc[0]
+    parts = [result.energy_breakdown_j["dram_read"] + result.energy_breakdown_j["dram_write"] for result in pair]
+    assert dram.ratio_low == pytest.approx(nominal, rel=1e-12)
+    assert dram.ratio_high == pytest.approx((pair[0].energy_j + parts[0]) / (pair[1].energy_j + parts[1]), rel=1e-12)
+    widths = (frame.ratio_high - frame.ratio_low).abs().tolist()
+    assert widths == sorted(widths, reverse=True)
+    worst = frame[frame.input == "all at their worst and best"].iloc[0]
+    assert worst.ratio_low <= frame.ratio_low.min() + 1e-12
+    assert set(frame.attrs["unknown"]) == {"dram_background", "leakage"}
+
+
+def test_what_survives(pair):
+    value = tornado(*pair, parts=("accumulate", "normalize"))
+    assert value.ratio[0] < 1 and value.survives.all()  # adders beat MACs in the value stage whatever the figures
+    wild = Spread(inputs=(Input(name="adds", entries=("add_j.fp32",), low=0.0, high=100.0, source="made up"), Input(name="mults", entries=("mult_j.bf16",), low=0.0, high=1.0, source="made up")))
+    frame = tornado(pair[1], pair[0], parts=("accumulate", "normalize"), inputs=wild)
+    assert frame.ratio[0] > 1 and frame.survives.all()
+
+
+def test_other_nodes_scale_logic_and_leave_dram(pair):
+    frame = tornado(*pair)
+    there = frame[frame.input.str.contains("7 nm")].iloc[0]
+    machine = {"technology": {"node_nm": 7, "supply_v": 0.7}}
+    scaled = [santa_sim.simulate(result.played[0], {"base": result.hardware, **machine}).energy_j for result in pair]
+    assert there.ratio_high == pytest.approx(scaled[0] / scaled[1], rel=1e-9)
+
+
+def test_every_input_names_its_source_and_an_entry():
+    table = santa_sim.load_hardware("adder_hbm3").energy
+    for one in spread().inputs:
+        assert one.source and one.low <= 1 <= one.high
+        for entry in one.entries:
+            if not entry.startswith("dram_"):
+                assert times(table, entry, 2.0) != table
+
+
+def test_plot_and_misuse(pair):
+    axes = plot_tornado(tornado(*pair), "prop on adders over dense on MACs").axes[0]
+    assert len(axes.get_yticklabels()) == len(spread().inputs) + len(spread().nodes) + 1
+    with pytest.raises(InputError, match="not a part"):
+        tornado(*pair, parts=("acumulate",))
+    gpu = santa_sim.run(W, "sdpa", hardware="h200")
+    with pytest.raises(InputError, match="accelerators"):
+        tornado(pair[0], gpu)
+    with pytest.raises(InputError, match="is not in an energy table"):
+        times(santa_sim.load_hardware("adder_hbm3").energy, "mult_j.fp8", 2)
