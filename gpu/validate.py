@@ -32,7 +32,10 @@ def measure(cells: Sequence[Cell], *, counters: bool = True, quick: bool = False
     InputError
         No CuPy or no GPU: says what to install.
     """
-    device.require_cupy()
+    try:
+        device.require_cupy()
+    except InputError as error:
+        raise InputError(f"santa-sim validate measures this machine's GPU: {error}. A kept measurement is judged without one: --from FILE.json") from None
     from . import validate_collect
 
     works = validate_predict.works_of(cells, "gpu", progress)

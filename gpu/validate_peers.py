@@ -9,7 +9,7 @@ from collections.abc import Callable
 from . import device
 from .validate_cells import H_KV, D, H, Inputs, widened
 from .validate_measure import exact_weights, weighted
-from .validate_timing import graph_of, measure
+from .validate_timing import measure
 
 
 def why_none() -> str | None:
@@ -113,6 +113,3 @@ def torch_graph(call: Callable[[], object]) -> Callable[[], object]:
     with torch.cuda.graph(graph, stream=stream):
         call()
     return graph.replay
-
-
-__all__ = ["as_torch", "calls", "graph_of", "measure_peers", "versions", "why_none"]

@@ -162,7 +162,7 @@ class Calibration(Model):
     issue_per_cycle : warp instructions that independent float32 multiply-adds issue, of a multiprocessor; null: the machine's
     latency_cycles : as measured; null: those of the machine
     clusters_at_once : by size; GPCs differ in multiprocessors, and a cluster stays inside one. Empty: as if there were no GPCs
-    l2_kept_bytes : of data just written, how much the second-level cache keeps at most [B]; null: its bytes / partitions
+    l2_kept_bytes : up to how much of what a kernel wrote the next one finds in the second-level cache [B]; null: its bytes / partitions
     """
 
     source: Annotated[str, pydantic.Field(min_length=1)]
