@@ -168,9 +168,11 @@ class Dram:
         return int(self._state[self._port(number) + L.FIRST])
 
     def _retire(self, number: int) -> None:
-        """Give up the places of a port's oldest requests as far as they have completed; those kept, as far as served."""
+        """Give up the places of a port's oldest requests, before its oldest open ticket, as far as they have completed (those
+        kept: as far as they were served)."""
         p = self._port(number)
-        first, end = self._first_open(number), int(self._state[p + L.SUBMITTED])
+        first = self._first_open(number)
+        end = self._open[number][0].first if self._open[number] else int(self._state[p + L.SUBMITTED])
         requests = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)[number]
         places = np.arange(first, end) & (self._capacity - 1)
         waiting = requests[places, L.R_DONE] < 0
@@ -267,8 +269,6 @@ class Dram:
                 self._state[self._port(number) + L.FIRST] = self._open[number][0].first
                 continue
             self._retire(number)
-            if self._open[number]:
-                self._state[self._port(number) + L.FIRST] = min(self._first_open(number), self._open[number][0].first)
             if self._keep:
                 self._note_served(number, first, self._first_open(number))
         return done
