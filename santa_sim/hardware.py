@@ -10,7 +10,7 @@ from pathlib import Path
 from .errors import InputError, choose
 from .hardware_gpu import Gpu
 from .hardware_model import Hardware, MemoryModel, Technology
-from .schema import find_yaml, is_path, read_yaml, shown, validate
+from .schema import find_yaml, is_path, overlaid, read_yaml, shown, validate
 from .simulator.dram.config import shipped_drams
 from .simulator.energy import EnergyTable, energy_tables, load_energy, scaled, scaling_note
 
@@ -114,7 +114,7 @@ def _resolved(data: dict, where: str, folder: Path | None, seen: tuple[Path, ...
     memory = changes.get("memory")
     if isinstance(memory, Mapping) and _model_of(memory) not in (None, _model_of(below.get("memory", {}))):
         below = {**below, "memory": {}}
-    return _overlaid(below, changes)
+    return overlaid(below, changes)
 
 
 def _model_of(memory: Mapping) -> str | None:
@@ -124,11 +124,3 @@ def _model_of(memory: Mapping) -> str | None:
     if "dram" in memory or "controller_latency_s" in memory:
         return "banks"
     return "bandwidth" if memory.keys() & MemoryModel.model_fields.keys() else None
-
-
-def _overlaid(below: dict, changes: Mapping) -> dict:
-    merged = dict(below)
-    for key, value in changes.items():
-        inner = merged.get(key)
-        merged[key] = _overlaid(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
-    return merged

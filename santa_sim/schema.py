@@ -18,7 +18,7 @@ import numpy as np
 import pydantic
 import yaml
 
-from .errors import InputError, nearest, suggestion
+from .errors import InputError, choose, nearest, suggestion
 
 
 class Model(pydantic.BaseModel):
@@ -260,6 +260,33 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
 )
+
+
+def overlaid(below: Mapping, changes: Mapping) -> dict:
+    """`changes` over `below`, mapping by mapping; lists and numbers are replaced."""
+    merged = dict(below)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        merged[key] = overlaid(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def read_table(path: Path, names: Mapping[str, Path]) -> object:
+    """Parse one YAML table; `base: NAME` in it puts the fields of that shipped table under its own.
+
+    Raises
+    ------
+    InputError
+        As `read_yaml`; the base isn't one of `names`.
+    """
+    data = read_yaml(path)
+    if not isinstance(data, dict) or "base" not in data:
+        return data
+    try:
+        base = read_yaml(names[choose("base", data.pop("base"), sorted(names))])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return overlaid({**base, "name": path.stem} if "name" in base else base, data)
 
 
 def read_yaml(path: Path) -> object:

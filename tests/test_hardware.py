@@ -154,6 +154,27 @@ def test_numbers_may_come_as_text_without_a_dot_as_yaml_readers_give_them():
     assert machine.softmax.lanes == 64
 
 
+def test_dram_and_energy_tables_of_ones_own_may_start_from_shipped_ones(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: lpddr5_6400\ntiming: {nCL: 20}\nenergy: {read_pj_per_bit: 4.0}\n")
+    (tmp_path / "logic.yaml").write_text("base: horowitz_45nm\nsource: ours\nadd_j: {fp32: 0.5e-12}\n")
+    (tmp_path / "machine.yaml").write_text("base: adder_lpddr5\nmemory: {dram: mine.yaml}\nenergy: logic.yaml\n")
+    machine, shipped = load_hardware(tmp_path / "machine.yaml"), load_hardware("adder_lpddr5")
+    dram, below = machine.memory.config, shipped.memory.config
+    assert (dram.name, dram.timing.nCL, dram.energy.read_pj_per_bit) == ("mine", 20, 4.0)
+    assert dram.timing.nRP == below.timing.nRP and dram.organization == below.organization
+    assert machine.energy.source == "ours"
+    assert machine.energy.add_j == shipped.energy.add_j | {"fp32": 0.5e-12}
+    assert machine.energy.sram == shipped.energy.sram
+
+
+@pytest.mark.parametrize("base", ["lpddr5_640", "[1]", "mine.yaml"])
+def test_the_base_of_a_table_is_a_shipped_one(tmp_path, base):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"base: {base}\n")
+    with pytest.raises(InputError, match="mine.yaml: base=.* is not known; (did you mean 'lpddr5_6400'|choose from ddr4_3200)"):
+        load_hardware({"base": "adder_lpddr5", "memory": {"dram": str(path)}})
+
+
 def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

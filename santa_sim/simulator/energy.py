@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from ..errors import InputError, suggestion
-from ..schema import Model, TextOrInteger, TextOrReal, at_most, find_file, read_yaml, validate
+from ..schema import Model, TextOrInteger, TextOrReal, at_most, find_file, read_table, read_yaml, validate
 
 NumberType = Literal["fp32", "fp16", "bf16", "int8", "int16", "int32"]
 Positive = Annotated[TextOrReal, pydantic.Field(gt=0)]
@@ -161,7 +161,7 @@ def energy_tables() -> dict[str, Path]:
 
 
 def load_energy(name_or_path: str | Path) -> EnergyTable:
-    """Read an energy table by its shipped name or from a .yaml file.
+    """Read an energy table by its shipped name or from a .yaml file, which may start from a shipped one with `base: NAME`.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def load_energy(name_or_path: str | Path) -> EnergyTable:
 
 @functools.lru_cache(maxsize=8)
 def _read_energy(path: Path, _changed: int) -> EnergyTable:
-    return validate(EnergyTable, read_yaml(path), str(path))
+    return validate(EnergyTable, read_table(path, energy_tables()), str(path))
 
 
 def scaling_note(table: EnergyTable, node_nm: float, supply_v: float) -> str | None:
