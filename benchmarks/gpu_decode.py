@@ -243,6 +243,18 @@ def judge_bytes(counters: list[dict]) -> list[dict]:
     return found
 
 
+def where_time_goes(judged: list[dict], counters: list[dict]) -> list[str]:
+    """For each missed target, what its kernels take by themselves, beside the same of 'sys, S = 128'."""
+    steps = {(step["batch"], step["n_k"], step["kernel"]): step["kernels"]
+             for result in counters if result["cache_control"] == "none" for step in result.get("steps", ())}  # fmt: skip
+
+    def times(x: dict, kernel: str) -> str:
+        return ", ".join(f"`{k['kernel']}` {k['duration_s'] * 1e6:.1f} µs" for k in steps.get((x["batch"], x["n_k"], kernel), ()))
+
+    return [f"Missed: {x['ours']}, batch {x['batch']}, n_k {x['n_k']:,}: {times(x, x['ours'])}; sys, S = 128, beside it: {times(x, 'sys, S = 128')} "
+            "(profiler, caches as the program left them)." for x in judged if x["met"] is False]  # fmt: skip
+
+
 def report(facts: dict, rows: list[dict], judged: list[dict], counters: list[dict]) -> str:
     """The Markdown report."""
     lines = [f"# Sampled decode on {facts['gpu']}", "",
@@ -268,6 +280,7 @@ def report(facts: dict, rows: list[dict], judged: list[dict], counters: list[dic
         verdict = {None: "", True: "met", False: "**missed**"}[x["met"]]
         lines.append(f"| {x['batch']} | {x['n_k']:,} | {x['ours']} | {target} | {measured} | {verdict} |")
     if counters:
+        lines += ["", *where_time_goes(judged, counters)]
         lines += ["", "## Counters of each kernel", "", "From Nsight Compute, caches flushed before every kernel ('all') or left as the program left them "
                   "after 512 MB were updated ('none'); a kernel's time under the profiler lacks the overlap with its neighbours.", "",
                   *gpu_decode_counters.table(counters), ""]  # fmt: skip
