@@ -19,7 +19,7 @@ _SHOWN = (
     ("latency_s", "latency [µs]", 1e6, ".4g"), ("energy_j", "energy [µJ]", 1e6, ".4g"), ("area_m2", "area [mm²]", 1e6, ".4g"),
     ("traffic_total_bytes", "DRAM [MB]", 1e-6, ".4g"), ("error_relative_l2", "error [%]", 100, ".3g"), ("bound_by", "bound by", None, ""),
 )  # fmt: skip
-COLUMNS = (*(entry[0] for entry in _SHOWN), "failure")
+COLUMNS = (*(entry[0] for entry in _SHOWN), "energy_unknown", "failure")
 
 
 def check_format(path: str | Path) -> Path:
@@ -42,7 +42,7 @@ def as_json(frame: pd.DataFrame) -> str:
 
 
 def show(frame: pd.DataFrame, fields: tuple[str, ...] = ()) -> None:
-    """Print the rows: what differs and the main figures; the reasons of failed ones below."""
+    """Print the rows: what differs and the main figures; below, why some failed and which energies lack the DRAM's."""
     from rich.console import Console
     from rich.table import Table
 
@@ -55,14 +55,20 @@ def show(frame: pd.DataFrame, fields: tuple[str, ...] = ()) -> None:
     for _, heading, factor, _ in shown:
         table.add_column(heading, justify="right" if factor else "left", no_wrap=True)
     missing = frame.isna()
+    unknown = frame["energy_unknown"].fillna("") if "energy_unknown" in frame else [""] * len(frame)
+    without_dram = ["dram_read" in parts for parts in unknown]
     for index in range(len(frame)):
         cells = []
         for name, _, factor, form in shown:
             value = frame[name].iloc[index]
+            mark = "*" if name == "energy_j" and without_dram[index] else ""
             cells.append("-" if missing[name].iloc[index] else format(value * factor, form) if factor else str(value))
+            cells[-1] += mark
         table.add_row(*cells)
-    console = Console(width=max(Console().width, 160))
+    console = Console(width=max(Console().width, 160), markup=False)  # no markup: [mm²] is a unit
     console.print(table)
+    if any(without_dram):
+        console.print("* without DRAM, whose energy nobody has published: not to be compared with energies that have it")
     reasons = frame["failure"].dropna().unique() if "failure" in frame else []
     for reason in reasons:
         console.print(f"failed: {reason}", markup=False, highlight=False, soft_wrap=True)

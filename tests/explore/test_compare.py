@@ -88,3 +88,11 @@ def test_command_writes_and_prints(tmp_path):
     assert len(rows) == 1 and rows[0]["samples"] == 64 and rows[0]["failure"] is None
     refused = CliRunner().invoke(main, ["compare", W, "-m", "sdpa", "-o", str(tmp_path / "c.xlsx")])
     assert refused.exit_code == 2 and ".csv or .parquet" in refused.stderr
+
+
+def test_printed_energies_without_dram_are_marked_and_units_are_shown():
+    arguments = ["compare", W, "-m", "s2anta-prop", "-S", "64", "--hardware", "adder_hbm3", "--hardware", "adder_lpddr5"]
+    text = CliRunner().invoke(main, arguments).stdout
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("s2anta-prop")}
+    assert "*" in lines["adder_lpddr5"] and "*" not in lines["adder_hbm3"]
+    assert "* without DRAM" in text and "area [mm²]" in text
