@@ -76,7 +76,7 @@ class Replayer:
 
     def _rate(self, plan: Plan, machine: Hardware) -> Steady | None:
         """The rate of a machine's DRAM, measured once for each DRAM; None where it must be played in full."""
-        if not is_steady(machine, plan.widest_row):
+        if not is_steady(machine, plan.widest_row if len(plan.tables.gather) else None):
             return None
         key = json.dumps([machine.memory.model_dump(), plan.requests_digest])
         if key not in self._rates:

@@ -68,11 +68,13 @@ class Steady:
         return MemoryReport(moved[0], moved[1], counts["activates"], seconds, counts, energy)
 
 
-def is_steady(machine: Hardware, row_bytes: int) -> bool:
-    """Whether a machine's K buffer keeps its bank-level DRAM busy without a break, and its gathers of such rows too."""
+def is_steady(machine: Hardware, row_bytes: int | None) -> bool:
+    """Whether a machine's K buffer keeps its bank-level DRAM busy without a break, and its gathers of such rows (None: there
+    are no gathers) too."""
     config = machine.memory.config
     under_way = config.peak_bytes_per_s * (machine.memory.controller_latency_s + _access_fs(config) / FS_PER_S)
-    return machine.k_buffer.bytes >= AHEAD * under_way and machine.gather.outstanding * row_bytes >= under_way
+    keeps_up = row_bytes is None or machine.gather.outstanding * row_bytes >= under_way
+    return machine.k_buffer.bytes >= AHEAD * under_way and keeps_up
 
 
 def _access_fs(config: DramConfig) -> int:
