@@ -9,6 +9,7 @@ import numpy as np
 
 from ..attention import STORAGE
 from ..errors import InputError
+from ..methods import accumulate
 from ..methods import kernel as cpu
 from ..methods.layer import Layer
 from ..methods.spec import Spec
@@ -56,7 +57,7 @@ class GpuBlock(cpu.Block):
             out, sums["scores"], sampling=sums["sampling"] if plan.feature_major else None,
             features=drawn.any(axis=(0, 2)) if plan.feature_major else None, global_step=None if method == "sdpa" else sums["global_step"],
             budgets=None if method == "sdpa" else shares, drawing=sums["drawing"], values=sums["values"], merging=sums["tile_merging"],
-            final_merge=sums["merging"], union=union, normalizing=self.R * d, draws=int(shares.sum()) if sampled else 0,
+            final_merge=sums["merging"], union=union, output=accumulate.output_counts(H_kv, out[0].size), draws=int(shares.sum()) if sampled else 0,
         )  # fmt: skip
 
     def by_row(self, x: np.ndarray) -> np.ndarray:

@@ -12,6 +12,9 @@ VALUE_COUNTS = ("value_adds", "value_mults", "value_reads", "saturations")
 _ADD, _MULT, _READ, _SATURATED = range(4)
 # what merging tiles counts, per tile, in this order
 MERGE_COUNTS = ("merge_adds", "merge_mults", "merge_exps")
+# what writing the normalised output counts, in this order: multiplications and shifts that normalise, scalars written
+OUTPUT_COUNTS = ("normalize_mults", "normalize_shifts", "value_writes")
+_NORMALIZE, _SHIFT, _WRITE = range(3)
 
 _HIGHEST, _LOWEST = 2**31 - 1, -(2**31)
 
@@ -33,6 +36,53 @@ def _add_row_saturating(out, row):
             total = min(max(total, _LOWEST), _HIGHEST)
         out[i] = total
     return saturated
+
+
+@jit
+def _scale(x, factor, out, counts):
+    """out = x * factor: normalised, written and counted element by element."""
+    for i in range(len(x)):
+        out[i] = x[i] * factor
+        counts[_NORMALIZE] += 1
+        counts[_WRITE] += 1
+
+
+@jit
+def _shift(x, bits, step, out, counts):
+    """out = (x >> bits) * step, rounding half up; the step is the format's and costs nothing."""
+    half = (1 << bits) >> 1
+    for i in range(len(x)):
+        out[i] = ((np.int64(x[i]) + half) >> bits) * step
+        counts[_SHIFT] += 1
+        counts[_WRITE] += 1
+
+
+@jit
+def _divide(x, divisor, by_shift, out, counts):
+    """out = x / divisor, counted as shifts where the divisor is a power of two (the quotient is the same)."""
+    for i in range(len(x)):
+        out[i] = x[i] / divisor
+        counts[_SHIFT if by_shift else _NORMALIZE] += 1
+        counts[_WRITE] += 1
+
+
+@jit
+def divide_sums(sums, S, bits, value_step, out, counts):
+    """Normalise the sums of S drawn rows and write them.
+
+    sums : float32 or int32 [R, d];  bits : log2 S to divide by shifts (int32 sums only), or -1 to multiply by 1 / S
+    value_step : value of one unit of the sums (1 for floats);  out : float32 [R, d];  counts : int64 [len(OUTPUT_COUNTS)]
+    """
+    for r in range(len(sums)):
+        if bits >= 0:
+            _shift(sums[r], bits, np.float32(value_step), out[r], counts)
+        else:
+            _scale(sums[r], np.float32(value_step / S), out[r], counts)
+
+
+def output_counts(heads: int, elements: int, shifted: bool = False) -> np.ndarray:
+    """int64 [heads, len(OUTPUT_COUNTS)] of runners that normalise and write `elements` scalars a head at once, as an array."""
+    return np.tile(np.array([0, elements, elements] if shifted else [elements, 0, elements], np.int64), (heads, 1))
 
 
 @jit
@@ -107,15 +157,12 @@ def add_weighted_tile(v, format, head, weights, limits, t, tile, steps, out, cou
 
 
 @jit
-def dense_values(v, format, head, u, m, ell, limits, tile, steps, value_step, partial, out, counts, merge):
+def dense_values(v, format, head, u, m, ell, limits, tile, steps, value_step, partial, out, counts, merge, written):
     """Dense attention output, tile by tile with the running maximum of flash attention.
 
     u, m, ell : as stashed;  partial : float32 or int32 [R, d], work space;  out : float32 [R, d], the normalised output
     value_step : float32, value of one unit of the tile sums (1 for floats);  merge : int64 [T, len(MERGE_COUNTS)]
-
-    Returns
-    -------
-    normalizing : int, multiplications by 1 / ell
+    written : int64 [len(OUTPUT_COUNTS)], of the multiplications by 1 / ell
     """
     R, T = m.shape
     d = out.shape[1]
@@ -141,18 +188,16 @@ def dense_values(v, format, head, u, m, ell, limits, tile, steps, value_step, pa
             merge[t, 1] += 2 * (d + 1)
             merge[t, 2] += 2
     for r in range(R):
-        inverse = np.float32(1.0 / total[r])
-        for i in range(d):
-            out[r, i] *= inverse
-    return R * d
+        _scale(out[r], np.float32(1.0 / total[r]), out[r], written)
 
 
 @jit
-def weighted_rows(v, format, head, rows, weights, budgets, tiles, steps, value_step, partial, out, counts, seen, union):
+def weighted_rows(v, format, head, rows, weights, budgets, tiles, steps, value_step, partial, out, counts, seen, union, written):
     """Top-k's value stage: multiply-accumulate of the selected rows, in tile order.
 
     rows : int32 [R, k];  weights : float32 [R, k], softmax of the selected scores, not normalised
-    partial : float32 or int32 [d], work space;  the rest as in `add_rows` and `add_weighted_tile`.
+    partial : float32 or int32 [d], work space;  written : int64 [len(OUTPUT_COUNTS)], of the multiplications by 1 / total
+    the rest as in `add_rows` and `add_weighted_tile`.
     """
     R = budgets.shape[0]
     d = out.shape[1]
@@ -176,26 +221,21 @@ def weighted_rows(v, format, head, rows, weights, budgets, tiles, steps, value_s
                 counts[t, _READ] += d
                 seen[r % G, n] = True
                 union[n] = True
-        inverse = np.float32(1.0 / total)
         for i in range(d):
-            out[r, i] = np.float32(partial[i]) * value_step * inverse
-    return R * d
+            out[r, i] = np.float32(partial[i]) * value_step
+        _scale(out[r], np.float32(1.0 / total), out[r], written)
 
 
 @jit
-def merge_tiles(partials, m, ell, tiles, budgets, value_step, out, counts):
+def merge_tiles(partials, m, ell, tiles, budgets, value_step, by_shift, out, counts, written):
     """Flash's second kernel (Algorithm 8): weigh each tile's partial sum by its mass and add.
 
-    The division by the tiles' common budget is normalisation and counted by the caller.
+    The division by the tiles' common budget is normalisation, not merging.
 
-    partials : float32 or int32 [R, T, d];  out : float32 [R, d];  counts : int64 [len(MERGE_COUNTS)]
-
-    Returns
-    -------
-    normalizing : int, multiplications (or shifts) that divide by the tile's budget
+    partials : float32 or int32 [R, T, d];  by_shift : all budgets are powers of two and a fixed-point machine divides by shifts
+    out : float32 [R, d];  counts : int64 [len(MERGE_COUNTS)];  written : int64 [len(OUTPUT_COUNTS)]
     """
     R, _, d = partials.shape
-    normalizing = 0
     for r in range(R):
         n = tiles[r]
         top = m[r, 0]
@@ -213,9 +253,7 @@ def merge_tiles(partials, m, ell, tiles, budgets, value_step, out, counts):
             counts[1] += d + 1
             counts[2] += 1
         inverse = np.float32(1.0 / total) * value_step
-        each = np.float32(budgets[r, 0])
         for i in range(d):
-            out[r, i] = out[r, i] * inverse / each
+            out[r, i] *= inverse
         counts[1] += d
-        normalizing += d
-    return normalizing
+        _divide(out[r], np.float32(budgets[r, 0]), by_shift, out[r], written)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..fixed_point import is_power_of_two
 from ..trace import TraceWriter
 from . import accumulate, bernoulli, budgets, draw, exact, topk
 from .layer import ITEM_BYTES
@@ -41,11 +40,6 @@ def write(writer: TraceWriter, block: Block, result: Result, number: int, last: 
             streams = [("partials", kv * block.T * size, block.T * size, block.T * size, block.T * size, False)]
             writer.item(*at, -1, "merge", dict(zip(accumulate.MERGE_COUNTS, result.final_merge[kv])), streams)
         writer.item(*at, -1, "output", *_output_item(block, result, kv, last))
-
-
-def _divisors(block: Block, result: Result) -> set[int]:
-    """What the sums are divided by: S, or flash's samples per tile."""
-    return set(np.unique(result.budgets[:, :, 0]).tolist()) if block.spec.method == "s2anta-flash" else {block.S}
 
 
 def _rows_visible(block: Block, t: int) -> np.ndarray:
@@ -131,14 +125,14 @@ def _value_item(block: Block, result: Result, kv: int, t: int) -> tuple[dict, li
 def _output_item(block: Block, result: Result, kv: int, last: bool) -> tuple[dict, list]:
     spec = block.spec
     item_bytes = ITEM_BYTES[spec.precision]
-    counts: dict[str, int] = {"value_writes": block.R * block.d}
+    mults, shifts, writes = (int(count) for count in result.output[kv])
+    counts: dict[str, int] = {"value_writes": writes}
     if spec.method in ("sdpa", "topk"):
-        counts["softmax_mults"] = result.normalizing
+        counts["softmax_mults"] = mults
         item_bytes = 4 if block.integer else item_bytes
     else:
-        by_shift = block.integer and all(is_power_of_two(S) for S in _divisors(block, result))
-        counts["value_shifts" if by_shift else "value_mults"] = result.normalizing
-        if block.integer and (spec.method == "s2anta-flash" or not by_shift):
+        counts.update(value_mults=mults, value_shifts=shifts)
+        if block.integer and (spec.method == "s2anta-flash" or not shifts):
             item_bytes = 4
     if last:
         counts["unique_rows_per_head"] = int(block.seen[kv].sum())

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import rng
 from ..errors import InputError
-from ..fixed_point import BITS, is_power_of_two, shift_right_round
+from ..fixed_point import BITS, is_power_of_two
 from ..jit import parallel_map
 from ..trace import TraceWriter
 from . import accumulate, bernoulli, budgets, draw, exact, items, topk
@@ -87,7 +87,7 @@ class Result:
     merging: np.ndarray | None = None
     final_merge: np.ndarray | None = None
     union: np.ndarray | None = None  # bool [H_kv, n_k]
-    normalizing: int = 0
+    output: np.ndarray | None = None  # normalisation and writes [H_kv, ...]
     draws: int = 0
     saturated: int = 0
 
@@ -123,6 +123,7 @@ class Block:
         result = Result(np.zeros((H_kv, R, d), np.float32), np.zeros((H_kv, T, len(exact.SCORE_COUNTS)), np.int64))
         u, m, ell = self.scores(result)
         result.values = np.zeros((H_kv, T, len(accumulate.VALUE_COUNTS)), np.int64)
+        result.output = np.zeros((H_kv, len(accumulate.OUTPUT_COUNTS)), np.int64)
         result.union = np.zeros((H_kv, self.n), bool)
         stage = {"sdpa": self.dense, "topk": self.topk}.get(self.spec.method, self.sampled)
         stage(u, m, ell, result)
@@ -194,12 +195,12 @@ class Block:
 
         def head(kv):
             partial = np.zeros((self.R, self.d), np.int32 if self.integer else np.float32)
-            return accumulate.dense_values(
+            accumulate.dense_values(
                 self.layer.v, self.format, kv, u[kv], m[kv], ell[kv], self.limits, self.tile, steps, value_step,
-                partial, result.out[kv], result.values[kv], result.merging[kv],
+                partial, result.out[kv], result.values[kv], result.merging[kv], result.output[kv],
             )  # fmt: skip
 
-        result.normalizing = parallel_map(head, [(kv,) for kv in range(self.H_kv)])[0]
+        parallel_map(head, [(kv,) for kv in range(self.H_kv)])
         result.union[:] = True
         self.seen[:, :, : self.n] = True
         result.draws = 0
@@ -215,12 +216,12 @@ class Block:
             rows, weights = np.zeros((self.R, k), np.int32), np.zeros((self.R, k), np.float32)
             topk.select_rows(u[kv], self.limits, k, self.tile, result.global_step[kv], result.budgets[kv], rows, weights)
             partial = np.zeros(self.d, np.int32 if self.integer else np.float32)
-            return accumulate.weighted_rows(
+            accumulate.weighted_rows(
                 self.layer.v, self.format, kv, rows, weights, result.budgets[kv], self.tiles, steps, value_step, partial,
-                result.out[kv], result.values[kv], self.seen[kv], result.union[kv],
+                result.out[kv], result.values[kv], self.seen[kv], result.union[kv], result.output[kv],
             )  # fmt: skip
 
-        result.normalizing = parallel_map(head, [(kv,) for kv in range(self.H_kv)])[0]
+        parallel_map(head, [(kv,) for kv in range(self.H_kv)])
 
     def sampled(self, u, m, ell, result):
         spec, S, R, T, d = self.spec, self.S, self.R, self.T, self.d
@@ -257,14 +258,14 @@ class Block:
             sums = np.zeros((R, T if flash else 1, d), integer_sum)
             accumulate.add_rows(self.layer.v, self.format, kv, rows, share, self.tiles, may_saturate, flash,
                                 sums, result.values[kv], self.seen[kv], result.union[kv])  # fmt: skip
-            step = np.float32(self.layer.value_step)
+            # what the sums are divided by: S, or flash's samples per tile
+            by_shift = self.integer and all(is_power_of_two(int(each)) for each in (np.unique(share[:, 0]) if flash else (S,)))
             if flash:
-                return accumulate.merge_tiles(sums, m[kv], ell[kv], self.tiles, share, step, result.out[kv], result.final_merge[kv])
-            if self.integer and is_power_of_two(S):
-                result.out[kv] = shift_right_round(sums[:, 0], S.bit_length() - 1) * step
+                accumulate.merge_tiles(sums, m[kv], ell[kv], self.tiles, share, np.float32(self.layer.value_step), by_shift,
+                                       result.out[kv], result.final_merge[kv], result.output[kv])  # fmt: skip
             else:
-                result.out[kv] = sums[:, 0] * np.float32(self.layer.value_step / S)
-            return R * d
+                bits = S.bit_length() - 1 if by_shift else -1
+                accumulate.divide_sums(sums[:, 0], S, bits, self.layer.value_step, result.out[kv], result.output[kv])
 
-        result.normalizing = parallel_map(head, [(kv,) for kv in range(self.H_kv)])[0]
+        parallel_map(head, [(kv,) for kv in range(self.H_kv)])
         result.draws = int(result.budgets.sum())

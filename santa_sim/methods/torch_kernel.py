@@ -176,7 +176,7 @@ class TorchBlock(Block):
         result.values = _table(accumulate.VALUE_COUNTS, (self.H_kv, self.T), counts)
         counts = {"merge_adds": rows * (self.d + 1), "merge_mults": rows * 2 * (self.d + 1), "merge_exps": rows * 2}
         result.merging = _table(accumulate.MERGE_COUNTS, (self.H_kv, self.T), counts)
-        result.normalizing = self.R * self.d
+        result.output = accumulate.output_counts(self.H_kv, result.out[0].size)
         result.union[:] = True
         self.seen[:, :, : self.n] = True
 
@@ -207,7 +207,7 @@ class TorchBlock(Block):
         result.global_step = _table(topk.SELECT_COUNTS, (self.H_kv,), counts)
         result.budgets = _numpy(stages.by_tile(selected, self.tile).sum(-1))
         self._count_rows(result, selected, mults=True)
-        result.normalizing = self.R * self.d
+        result.output = accumulate.output_counts(self.H_kv, result.out[0].size)
 
     def sampled(self, u, m, ell, result: Result) -> None:
         """Draw rows of V in proportion to the stashed weights, add them, divide by their number."""
@@ -233,7 +233,8 @@ class TorchBlock(Block):
         else:
             out = self._divide(sums)
         result.out = _numpy(out)
-        result.normalizing = self.R * self.d
+        by_shift = self.integer and all(map(is_power_of_two, share[0, :, 0].unique().tolist() if flash else [self.S]))
+        result.output = accumulate.output_counts(self.H_kv, result.out[0].size, by_shift)
         result.draws = int(share.sum())
         owner = torch.arange(self.H_kv * self.R, device=u.device).repeat_interleave(share.sum(-1).flatten())
         drawn = torch.zeros(self.H_kv * self.R, self.n, dtype=torch.bool, device=u.device)

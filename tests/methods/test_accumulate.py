@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from santa_sim.fixed_point import shift_right_round
 from santa_sim.methods import accumulate
 from santa_sim.methods.numerics import PLAIN
 
@@ -74,9 +75,10 @@ def test_merging_tiles_is_algorithm_8(S):
         partials[r] = [counts[t : t + 16] @ v[t : t + 16] for t in range(0, 75, 16)]
         expected.append(reference.flash_output(counts, stashed.m[r], stashed.ell[r], 16, v))
     out, counts = np.zeros((2, 4), np.float32), np.zeros(len(accumulate.MERGE_COUNTS), np.int64)
-    normalizing = accumulate.merge_tiles(partials, stashed.m, stashed.ell, stashed.tiles, np.full((2, 5), each), np.float32(1), out, counts)
+    written = np.zeros(3, np.int64)
+    accumulate.merge_tiles(partials, stashed.m, stashed.ell, stashed.tiles, np.full((2, 5), each), np.float32(1), False, out, counts, written)
     np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-6)
-    assert normalizing == 2 * 4 and dict(zip(accumulate.MERGE_COUNTS, counts))["merge_exps"] == 2 * 5
+    assert written.tolist() == [2 * 4, 0, 2 * 4] and dict(zip(accumulate.MERGE_COUNTS, counts))["merge_exps"] == 2 * 5
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -87,11 +89,12 @@ def test_dense_tiles_rescale_when_the_maximum_grows(order):
     v = rng.normal(0, 1, (64, 1, 6)).astype(np.float32)
     stashed = stash(scores, 8)
     out, counts, merge = np.zeros((1, 6), np.float32), np.zeros((8, 4), np.int64), np.zeros((8, 3), np.int64)
-    normalizing = accumulate.dense_values(v, PLAIN, 0, stashed.u, stashed.m, stashed.ell, stashed.limits, 8, 0, np.float32(1),
-                                          np.zeros((1, 6), np.float32), out, counts, merge)  # fmt: skip
+    written = np.zeros(3, np.int64)
+    accumulate.dense_values(v, PLAIN, 0, stashed.u, stashed.m, stashed.ell, stashed.limits, 8, 0, np.float32(1),
+                            np.zeros((1, 6), np.float32), out, counts, merge, written)  # fmt: skip
     expected = reference.softmax(scores[0].astype(np.float32)) @ v[:, 0].astype(np.float64)
     np.testing.assert_allclose(out[0], expected, rtol=1e-5, atol=1e-6)
-    assert normalizing == 6 and counts[:, 0].sum() == counts[:, 1].sum() == 64 * 6
+    assert written.tolist() == [6, 0, 6] and counts[:, 0].sum() == counts[:, 1].sum() == 64 * 6
 
 
 def test_weighted_rows_are_a_softmax_of_the_selected():
@@ -99,5 +102,15 @@ def test_weighted_rows_are_a_softmax_of_the_selected():
     rows, weights, budgets = np.array([[1, 3]], np.int32), np.array([[1.0, 0.5]], np.float32), np.array([[1, 1]])
     out, counts = np.zeros((1, 2), np.float32), np.zeros((2, 4), np.int64)
     accumulate.weighted_rows(v, PLAIN, 0, rows, weights, budgets, np.array([2]), 0, np.float32(1), np.zeros(2, np.float32), out, counts,
-                             np.zeros((1, 4), bool), np.zeros(4, bool))  # fmt: skip
+                             np.zeros((1, 4), bool), np.zeros(4, bool), np.zeros(3, np.int64))  # fmt: skip
     np.testing.assert_allclose(out, [(v[1, 0] + 0.5 * v[3, 0]) / 1.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, bits", [(np.int32, 3), (np.int32, -1), (np.float32, -1)])
+def test_dividing_counts_what_it_divides_and_writes(dtype, bits):
+    sums = np.random.default_rng(4).integers(-(2**20), 2**20, (3, 5)).astype(dtype)
+    out, counts = np.zeros((3, 5), np.float32), np.zeros(len(accumulate.OUTPUT_COUNTS), np.int64)
+    accumulate.divide_sums(sums, 8, bits, 2.0**-7, out, counts)
+    expected = shift_right_round(sums, 3) * 2.0**-7 if bits == 3 else sums * 2.0**-10
+    np.testing.assert_array_equal(out, expected.astype(np.float32))
+    assert dict(zip(accumulate.OUTPUT_COUNTS, counts)) == {"normalize_mults": 15 * (bits < 0), "normalize_shifts": 15 * (bits > 0), "value_writes": 15}
