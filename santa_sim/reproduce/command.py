@@ -18,7 +18,7 @@ from .report import COLUMNS, Report, Section, cells, run, statistics_text
 from .rows import OUT
 
 _WIDTH = 120  # of tables that go to a file
-_STYLES = {"within": "green", "OUT": "bold red", "beside": "dim", "explained": "yellow"}
+_STYLES = {"within": "green", "consistent": "cyan", "OUT": "bold red", "beside": "dim", "explained": "yellow"}
 
 
 def _folder(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -53,9 +53,15 @@ def command(items, folder, seed, fast, as_json) -> None:
     def show(section: Section) -> None:
         if not as_json:
             console.print(_table(section, console.width < _WIDTH))
+            sys.stdout.flush()  # a file or a pipe has each item once it is there
+        tell(f"{section.item}: done, {section.seconds:.0f} s" + (f", {section.error}" if section.error else ""))
+
+    def tell(line: str) -> None:
+        if not sys.stderr.isatty():  # where there is no progress bar
+            click.echo(line, err=True)
 
     with Progress() as progress:
-        report = run(items or None, seed=seed, fast=fast, progress=progress, folder=folder, done=show)
+        report = run(items or None, seed=seed, fast=fast, progress=progress, folder=folder, begun=lambda name: tell(f"{name}: started"), done=show)
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
@@ -83,7 +89,7 @@ def _summary(report: Report, folder: str | None) -> None:
         for name in report.needs_model:
             title, how = NEEDS_MODEL[name]
             click.echo(f"  {name:<9}{title:<55}{how}")
-    click.echo(f"{len(report.rows)} rows: " + ", ".join(f"{count} {verdict}" for verdict, count in report.verdicts.items()))
+    click.echo(f"{len(report.rows)} rows: {report.agreement}")
     for row in report.rows:
         if row.verdict == OUT:
             click.secho(f"OUT  {row.item}, {row.name}" + (f": {row.note}" if row.note else ""), fg="red")

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from ..errors import InputError
 from .items import ITEMS, NEEDS_MODEL, NOT_YET, Progress, choose_items, load_item
-from .rows import OUT, VERDICTS, Row
+from .rows import BESIDE, CONSISTENT, EXPLAINED, OUT, PAPER, VERDICTS, WITHIN, Row
 
 COLUMNS = ("published", "ours", "difference", "tolerance", "verdict")
 
@@ -37,12 +37,18 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All sections so far; `needs_model` are the items that can't run without a language model."""
+    """All sections so far, of the items that were asked for; `needs_model` are those that can't run without a language model."""
 
     sections: tuple[Section, ...]
     needs_model: tuple[str, ...]
     seed: int
     fast: bool
+    asked: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Items asked for that aren't there yet: all of them at the start, none in the end."""
+        return tuple(name for name in self.asked if name not in {section.item for section in self.sections})
 
     @property
     def rows(self) -> list[Row]:
@@ -55,6 +61,15 @@ class Report:
         return {verdict: counted[verdict] for verdict in VERDICTS}
 
     @property
+    def agreement(self) -> str:
+        """The verdicts in words: what agrees with the paper apart from what agrees with ourselves."""
+        verdicts, out = self.verdicts, [row for row in self.rows if row.verdict == OUT]
+        of_paper = sum(row.compared_with == PAPER for row in out)
+        said = [f"{verdicts[WITHIN]} within the paper's tolerance", f"{verdicts[CONSISTENT]} consistent with our closed forms and limits",
+                f"{verdicts[EXPLAINED]} explained", f"{verdicts[BESIDE]} beside", f"{len(out)} OUT"]  # fmt: skip
+        return ", ".join(said) + (f" ({of_paper} of the paper's numbers, {len(out) - of_paper} of our own)" if out else "")
+
+    @property
     def ok(self) -> bool:
         """No row is out of tolerance without the cause that predicts it."""
         return self.verdicts[OUT] == 0
@@ -63,7 +78,7 @@ class Report:
         sections = [{"item": s.item, "title": s.title, "seconds": round(s.seconds, 2), "error": s.error,
                      "rows": [row.to_dict() for row in s.rows]} for s in self.sections]  # fmt: skip
         needs = [{"item": name, "title": NEEDS_MODEL[name][0], "command": NEEDS_MODEL[name][1], "note": NOT_YET} for name in self.needs_model]
-        return {"seed": self.seed, "fast": self.fast, "ok": self.ok, "verdicts": self.verdicts, "items": sections, "needs_model": needs}
+        return {"seed": self.seed, "fast": self.fast, "ok": self.ok, "missing": list(self.missing), "verdicts": self.verdicts, "items": sections, "needs_model": needs}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per compared number."""
@@ -93,7 +108,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def run(items: list[str] | tuple[str, ...] | None = None, *, seed: int = 0, fast: bool = False, progress: Progress | None = None,
-        folder: str | Path | None = None, done: Callable[[Section], None] | None = None) -> Report:  # fmt: skip
+        folder: str | Path | None = None, begun: Callable[[str], None] | None = None,
+        done: Callable[[Section], None] | None = None) -> Report:  # fmt: skip
     """Reproduce items (None: all that need no model), one after the other.
 
     Parameters
@@ -102,6 +118,7 @@ def run(items: list[str] | tuple[str, ...] | None = None, *, seed: int = 0, fast
     seed : int >= 0, of everything that is drawn;  fast : smaller samples, for a first look and for tests
     progress : called with (what, done, total)
     folder : where report.md, report.json and the plots go, rewritten after each item
+    begun : called with each item's name before it starts
     done : called with each Section as soon as it is there
 
     Returns
@@ -122,18 +139,19 @@ def run(items: list[str] | tuple[str, ...] | None = None, *, seed: int = 0, fast
         except OSError as error:
             raise InputError(f"folder {str(folder)!r} can't be made: {error}") from None
     needs_model = tuple(NEEDS_MODEL) if not items else tuple(name for name in names if name in NEEDS_MODEL)
-    report = Report((), needs_model, seed, fast)
-    for name in names:
-        if name in NEEDS_MODEL:
-            continue
+    asked = tuple(name for name in names if name not in NEEDS_MODEL)
+    report = Report((), needs_model, seed, fast, asked)
+    if folder is not None:  # whoever breaks off early finds what is there, and what is missing
+        report.save(folder)
+    for name in asked:
+        if begun:
+            begun(name)
         section = _section(name, seed, fast, progress or (lambda *_: None))
         report = dataclasses.replace(report, sections=(*report.sections, section))
         if folder is not None:
             report.save(folder)
         if done:
             done(section)
-    if folder is not None and not report.sections:
-        report.save(folder)
     return report
 
 
@@ -174,11 +192,12 @@ def statistics_text(row: Row, without: tuple[str, ...] = ()) -> str:
 
 def markdown(report: Report) -> str:
     """The report as Markdown; plots are beside it as <item>_<name>.png."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.verdicts.items())
-    lines = ["# arXiv:2605.01910, number by number", "",
-             f"Seed {report.seed}{', fast' if report.fast else ''}. {len(report.rows)} rows: {counts}.", "",
-             "*within*: ours is in tolerance of the published number, or of the expected one where the column Tolerance names it. "
-             "*OUT*: it isn't. *explained*: it isn't, and is where the cause in the notes predicts. *beside*: shown without a verdict.",
+    partial = [f"**Partial**: {len(report.sections)} of {len(report.asked)} items; missing: {', '.join(report.missing)}.", ""] if report.missing else []
+    lines = ["# arXiv:2605.01910, number by number", "", *partial,
+             f"Seed {report.seed}{', fast' if report.fast else ''}. {len(report.rows)} rows: {report.agreement}.", "",
+             "*within*: ours is in tolerance of the published number. *consistent*: ours agrees with our own expectation (a closed form or a "
+             "limit), which the column Tolerance names; that says nothing about a published number beside it. *OUT*: it doesn't. "
+             "*explained*: ours misses the published number, and the conditions of the cause in the notes hold. *beside*: without a verdict.",
              ""]  # fmt: skip
     for section in report.sections:
         lines += [f"## {section.title} (`{section.item}`)", "", *([section.method, ""] if section.method else [])]

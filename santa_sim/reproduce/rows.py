@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
-WITHIN, OUT, BESIDE, EXPLAINED = VERDICTS = ("within", "OUT", "beside", "explained")
+WITHIN, CONSISTENT, EXPLAINED, OUT, BESIDE = VERDICTS = ("within", "consistent", "explained", "OUT", "beside")
+PAPER, OWN = "paper", "own expectation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +21,12 @@ class Row:
     item, name : str, the item ('table8') and what the number is
     ours : float or int, what came out here; None where it failed, and then the verdict is 'OUT'
     published : float or int, the paper's number, or None where it has none
-    expected : float or int, what the verdict compares ours with; None takes `published`
+    expected : float or int, our own expectation (a closed form, a limit), where the verdict compares ours with that;
+        None compares with `published`
     tolerance : float  [unit], largest |ours - expected| that is 'within'; None gives no verdict: 'beside'
     bound : '=' (within tolerance of expected), '<=' (ours at most expected + tolerance) or '>='
-    explained_by : float or int, what the cause told in `note` predicts for a number that misses `expected`
-    explained_tolerance : float  [unit]; a miss is 'explained' only if ours is this close to `explained_by`
+    explained_if : (what, value, limit) of each condition under which the cause told in `note` explains a miss of the
+        published number: all values must be at most their limits
     unit : str;  note : str, where a difference comes from
     statistics : mapping, such as trials, heads, seed, standard_error, confidence
     """
@@ -36,8 +38,7 @@ class Row:
     expected: float | None = None
     tolerance: float | None = None
     bound: str = "="
-    explained_by: float | None = None
-    explained_tolerance: float | None = None
+    explained_if: tuple[tuple[str, float, float], ...] = ()
     unit: str = ""
     note: str = ""
     statistics: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -47,13 +48,18 @@ class Row:
             raise ValueError(f"bound={self.bound!r}: write '=', '<=' or '>='")
         if self.tolerance is not None and self.target is None:
             raise ValueError(f"{self.item}, {self.name}: a tolerance needs a published or an expected number")
-        if (self.explained_by is None) != (self.explained_tolerance is None):
-            raise ValueError(f"{self.item}, {self.name}: explained_by and explained_tolerance go together")
 
     @property
     def target(self) -> float | None:
         """What ours is compared with."""
         return self.published if self.expected is None else self.expected
+
+    @property
+    def compared_with(self) -> str | None:
+        """'paper' (the published number), 'own expectation' (a closed form of ours), or None: it stands beside."""
+        if self.tolerance is None:
+            return None
+        return PAPER if self.expected is None else OWN
 
     @property
     def difference(self) -> float | None:
@@ -62,22 +68,23 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """'within', 'OUT', 'beside' (no tolerance: it stands beside) or 'explained' (a miss that its cause predicts)."""
+        """'within' (of the published number), 'consistent' (with our own expectation), 'explained' (a miss of the published
+        number whose cause holds), 'OUT', or 'beside' (no tolerance: it stands beside)."""
         if self.ours is None or not math.isfinite(self.ours):
             return OUT
         if self.tolerance is None:
             return BESIDE
         misses = {"=": abs(self.difference), "<=": self.difference, ">=": -self.difference}
         if misses[self.bound] <= self.tolerance:
-            return WITHIN
-        if self.explained_by is not None and abs(self.ours - self.explained_by) <= self.explained_tolerance:
+            return WITHIN if self.compared_with == PAPER else CONSISTENT
+        if self.explained_if and all(value <= limit for _, value, limit in self.explained_if):
             return EXPLAINED
         return OUT
 
     def to_dict(self) -> dict:
         """Everything, in plain values, with difference and verdict."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields |= {"difference": self.difference, "verdict": self.verdict, "statistics": dict(self.statistics)}
+        fields |= {"difference": self.difference, "compared_with": self.compared_with, "verdict": self.verdict, "statistics": dict(self.statistics)}
         return {name: _plain(value) for name, value in fields.items()}
 
 

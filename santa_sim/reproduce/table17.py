@@ -10,7 +10,9 @@ ran the prefill that it was measured on, which we take to be the cause (our infe
 states.
 
 Our sink and Zipf workload was fitted to the systematic row. It meets the stratified one; its independent row overshoots the
-paper's as the floor says it must.
+paper's. The floor says that it must, but not by how much: its notes tell which part of the excess the floor accounts for. A
+row is 'explained' only if the published independent row is infeasible, our systematic entry at that S is within tolerance,
+and ours isn't below the floor.
 """
 
 from __future__ import annotations
@@ -19,8 +21,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..analysis.closed_forms import expected_unique_rows
-from ..synthetic import sink_zipf_masses
-from ..workload import load_workload
 from .heads import CAPTURED, CAPTURED_NOTE, Heads, five_errors, heads_of, repeated, unique_rows
 from .items import Progress, published
 from .rows import Found, Row
@@ -71,25 +71,32 @@ def iid_floor(systematic: dict[int, float], S: int) -> float:
 
 
 def _against_paper(table: dict, closed: dict[str, np.ndarray]):
-    source = load_workload(WORKLOAD).source
-    ideal = sink_zipf_masses(8192, source.sink_mass, source.exponent)
+    floors = floors_of(table)
+    deepest = max(range(len(floors)), key=lambda place: floors[place] - table["santa"][place])
+    infeasible = ("a published independent count below the floor", table["santa"][deepest] + ROUNDING, floors[deepest])
     note = f"closed form on {WORKLOAD}, mean of {closed['santa'].shape[-1]} heads; sink and Zipf masses fitted to the systematic row"
     for method in METHODS:
         for place, S in enumerate(table["S"]):
-            value, cause = table[method][place], {}
-            if method == "santa":  # what the distribution that gives the systematic row has to give
-                cause = {"explained_by": float((1 - (1 - ideal) ** S).sum()), "explained_tolerance": 0.005 * value}
-            told = note + "; the paper's independent row is not of this distribution: see the floor below" if cause else note
-            yield Row(ITEM, f"{method}, S = {S}", float(closed[method][place].mean()), value, tolerance=TOLERANCE * value, unit="keys", note=told, **cause)
+            value, ours, told, conditions = table[method][place], float(closed[method][place].mean()), note, ()
+            if method == "santa":
+                systematic, theirs, floor = float(closed["s2anta-sys"][place].mean()), table["s2anta-sys"][place], floors[place]
+                conditions = (infeasible, ("our systematic entry's distance", abs(systematic - theirs), TOLERANCE * theirs), ("the floor", floor, ours))
+                told = (f"S = {S}: ours is {ours - value:.1f} keys above the published count; the floor of {floor:.1f} accounts for "
+                        f"{max(0.0, floor - value):.1f} of them, the rest is of our distribution, which the systematic row leaves open")  # fmt: skip
+            yield Row(ITEM, f"{method}, S = {S}", ours, value, tolerance=TOLERANCE * value, unit="keys", note=told, explained_if=conditions)
+
+
+def floors_of(table: dict) -> list[float]:
+    """Floor of the independent count at each S, given the published systematic row less its rounding."""
+    kindest = {S: systematic - ROUNDING for S, systematic in zip(table["S"], table["s2anta-sys"])}
+    return [iid_floor(kindest, S) for S in table["S"]]
 
 
 def _floor(table: dict):
     pairs = list(zip(table["S"], table["santa"], table["s2anta-sys"]))
-    kindest = {S: systematic - ROUNDING for S, _, systematic in pairs}
     note = "least independent count of any distribution, or mixture of them, with the published systematic row, less its rounding"
     below = 0
-    for S, independent, _ in pairs:
-        floor = iid_floor(kindest, S)
+    for (S, independent, _), floor in zip(pairs, floors_of(table)):
         below += independent + ROUNDING < floor
         yield Row(ITEM, f"floor of santa, S = {S}", floor, independent, unit="keys", note=note)
     yield Row(ITEM, "published santa entries below the floor", below, expected=1, tolerance=0, bound=">=", unit=f"of {len(pairs)}",
