@@ -49,8 +49,9 @@ def plot(frame: pd.DataFrame) -> Figure:
         times.plot(part["n_k"], 1e6 * part["time_s"], **style)
         speedups.plot(part["n_k"], part["speedup"], **style, linestyle="--" if kernel == "dense" else "-")
         if kernel in PUBLISHED:
-            speedups.plot([LENGTHS[-1]], [published()[ITEM][PUBLISHED[kernel]]], marker="*", markersize=20 - 4 * i, linestyle="",
-                          markerfacecolor="none", markeredgecolor=COLOURS[i], label=f"published, {kernel}")  # fmt: skip
+            # beside the curves' last points and each other, which they would cover
+            speedups.plot([LENGTHS[-1] * 2 ** (0.16 * (i + 0.5))], [published()[ITEM][PUBLISHED[kernel]]], marker="*", markersize=11, linestyle="",
+                          markerfacecolor="none", markeredgecolor=COLOURS[i], label=f"published at {LENGTHS[-1]:,}, {kernel}")  # fmt: skip
     for axes, what in ((times, "kernel time [µs]"), (speedups, "speedup over dense")):
         dress(axes)
         log2_ticks(axes, LENGTHS)

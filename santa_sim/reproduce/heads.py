@@ -52,6 +52,21 @@ def unique_rows(trace, times: int) -> np.ndarray:
     return counts.to_numpy().reshape(times, -1)
 
 
+def expected_union(p: np.ndarray, S: int, method: str, group: int) -> np.ndarray:
+    """Rows of V that each group of `group` heads reads on average, float64 [H / group], for weights p [H, n_k].
+
+    A head's S draws miss key j with probability (1 - p)^S if independent (santa), 1 - min(1, S p) if systematic (sys, and prop with
+    systematic allocation); heads draw independently, so that a group misses it with the product.
+    """
+    missed = S * np.log1p(-np.minimum(p, 1 - 1e-16)) if method == "santa" else np.log1p(-np.minimum(S * p, 1 - 1e-16))
+    return -np.expm1(missed.reshape(-1, group, p.shape[1]).sum(axis=1)).sum(axis=1)
+
+
+def group_unions(trace, times: int) -> np.ndarray:
+    """Rows of V that each KV group reads, int [times, H_kv]."""
+    return trace.items.groupby(["sequence", "kv_head"])["unique_rows_per_group"].sum().to_numpy().reshape(times, -1)
+
+
 def slope(x: np.ndarray, y: np.ndarray) -> float:
     """Of log y against log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -1,7 +1,9 @@
 """Rows of V that at least one query of a causal prefill draws, n_q = n_k, Gaussian Q and K in float16, d = 128, as many KV
 heads as heads. Given the weights, key j is missed with probability prod_i (1 - p_ij)^S, so that a head's mean of
 1 - prod_i (1 - p_ij)^S is the expected coverage without drawing anything; it scatters little over heads, which are all
-alike, so a few of them are as good as the paper's 10 trials of 32. Beside it, the kernel's own draws on some of these heads.
+alike, so a few of them are as good as the paper's 10 trials of 32. Beside it, the kernel's own draws on some of these heads,
+against the expected coverage of the same heads, and the number of queries' draws of their own key, which is the last one that
+the causal mask lets them see, against the sum of S p_ii: a V of unit vectors shows them in the output.
 
 In closed form, coverage is S/(S+1) - S^2/(S+1)^3 / (2d) + 1/(2n) to first order: the first term is that of equal weights
 (row j is missed by the product over i >= j of (1 - 1/i)^S = ((j-1)/n)^S), the last its finite n, and the middle one is the
@@ -15,6 +17,7 @@ from matplotlib.figure import Figure
 
 from ..attention import attention
 from ..jit import parallel_map
+from .confidence import stream, z_limit
 from .items import Progress, published
 from .rows import Found, Row
 
@@ -23,8 +26,8 @@ D = 128
 BUDGETS = np.array([1, 4, 8, 16])
 TOLERANCE = 0.15  # percentage points
 HEADS = {1024: 40, 2048: 20, 4096: 12, 8192: 6, 16384: 4}
-DRAWN = {1024: 16, 2048: 8, 4096: 4, 8192: 2, 16384: 1}  # of these heads, also by the kernel
-FAST_HEADS, FAST_DRAWN = {1024: 32, 2048: 8, 4096: 3}, {1024: 8, 2048: 2, 4096: 1}  # no longer prefills in fast runs
+DRAWN = {1024: 40, 2048: 20, 4096: 6, 8192: 2, 16384: 1}  # of these heads, also by the kernel
+FAST_HEADS, FAST_DRAWN = {1024: 32, 2048: 8, 4096: 3}, {1024: 32, 2048: 4, 4096: 1}  # no longer prefills in fast runs
 _QUERIES = 128  # query positions per step
 
 
@@ -47,6 +50,8 @@ def reproduce(progress: Progress, seed: int, fast: bool) -> Found:
             progress(f"draws, n_k = {n:,}, S = {S}", done, total)
             rows.append(_by_kernel(seed, n, int(S), missed[: drawn[n]]))
             done += n * n * drawn[n]
+    progress("own keys", 0, 1)
+    rows += [own_keys(seed, 1024, int(S), 8 if fast else 16) for S in BUDGETS]
     rows += [_closed_form(table, n, int(S)) for n in table["n_k"] for S in BUDGETS]
     return Found(tuple(rows), {"coverage": lambda: _plot(table, means)})
 
@@ -94,12 +99,37 @@ def _by_kernel(seed: int, n: int, S: int, missed: list[np.ndarray]) -> Row:
     trace = attention(q, k, np.zeros_like(k), "santa", S=S, seed=seed)[1]
     ours = 100 * trace.total("unique_rows_per_head") / (len(missed) * n)
     covered = -np.expm1(S * np.array(missed))
-    # rows drawn are negatively associated, so that the variance of their number is at most the sum of theirs
-    error = 100 * float(np.sqrt((covered * (1 - covered)).sum())) / (len(missed) * n)
-    return Row(ITEM, f"n_k = {n:,}, S = {S}, drawn", ours, expected=100 * float(covered.mean()), tolerance=5 * error, unit="% of n_k",
+    # rows drawn are negatively associated: the variance of their number is the sum of theirs times S / (S + 1), to first order in the
+    # weights' unevenness: sum of m (1 - m) - S sum_i (sum_j m_j p_ij)^2 with m_j = (j / n)^S and p_ij = 1 / i
+    error = 100 * float(np.sqrt((covered * (1 - covered)).sum() * S / (S + 1))) / (len(missed) * n)
+    limit = z_limit(len(BUDGETS) * len(HEADS))
+    return Row(ITEM, f"n_k = {n:,}, S = {S}, drawn", ours, expected=100 * float(covered.mean()), tolerance=limit * error, unit="% of n_k",
                note="the kernel's draws against the expected coverage of the same heads",
-               statistics={"heads": len(missed), "trials": 1, "standard_error": error, "tolerance": "5 standard errors",
-                           "confidence": "0.9999"})  # fmt: skip
+               statistics={"heads": len(missed), "trials": 1, "standard_error": error, "tolerance": f"{limit:.3g} standard errors",
+                           "familywise_level": 1e-4})  # fmt: skip
+
+
+def own_keys(seed: int, n: int, S: int, heads: int) -> Row:
+    """Draws of the queries' own keys, all n queries of `heads` heads, against the sum of S p_ii; n a multiple of D."""
+    q, k = (np.stack(parts, axis=1) for parts in zip(*(_head(seed, n, head) for head in range(heads))))
+    drawn, expected, variance = 0, 0.0, 0.0
+    for first in range(0, n, D):
+        last = first + D
+        v = np.zeros((last, heads, D), np.float16)
+        v[first:] = np.eye(D)[:, None]
+        out = attention(q[first:last], k[:last], v, "santa", S=S, seed=stream(seed, 90, first, S), precision="fp32")[0]
+        drawn += round(S * float(out[np.arange(D), :, np.arange(D)].sum(dtype=np.float64)))
+        s = np.einsum("ihd,jhd->hij", q[first:last].astype(np.float64), k[:last].astype(np.float64), optimize=True) / np.sqrt(D)
+        s[:, np.arange(last) > np.arange(first, last)[:, None]] = -np.inf
+        p = np.exp(s - s.max(axis=2, keepdims=True))
+        own = p[:, np.arange(D), np.arange(first, last)] / p.sum(axis=2)
+        expected += S * own.sum()
+        variance += S * (own * (1 - own)).sum()
+    limit = z_limit(len(BUDGETS))
+    error = float(np.sqrt(variance))
+    return Row(ITEM, f"n_k = {n:,}, S = {S}, draws of a query's own key", drawn, expected=float(expected), tolerance=limit * error,
+               unit=f"in {heads} heads", note="the last key that the causal mask lets a query see; the sum of S p_ii",
+               statistics={"heads": heads, "standard_error": error, "tolerance": f"{limit:.3g} standard errors", "familywise_level": 1e-4})  # fmt: skip
 
 
 def _closed_form(table: dict, n: int, S: int) -> Row:

@@ -5,11 +5,12 @@ import pytest
 
 from santa_sim import reproduce
 from santa_sim.analysis.closed_forms import expected_unique_rows, uniform_prefill_coverage
-from santa_sim.methods import budgets
-from santa_sim.reproduce import combined, figure7, table9, table17
+from santa_sim.methods import budgets, kernel
+from santa_sim.reproduce import combined, figure7, gqa, heads, table9, table17
 from santa_sim.reproduce.heads import CAPTURED, heads_of, repeated, slope, unique_rows
 from santa_sim.reproduce.items import published
 from santa_sim.synthetic import sink_zipf_masses
+from santa_sim.trace import Trace
 from santa_sim.workload import load_workload
 
 SYSTEMATIC = (32, 64, 128, 256)
@@ -91,6 +92,19 @@ def test_closed_form_of_coverage():
     assert [round(table9.closed_form(10**9, S), 2) for S in (1, 4, 8, 16)] == [49.95, 79.95, 88.85, 94.10]
 
 
+def test_a_causal_limit_one_key_short_is_caught(monkeypatch):
+    """No query but the first then draws its own key."""
+    right = kernel.Block
+
+    def short(*arguments):
+        *before, limits, keys_read, seen = arguments
+        return right(*before, np.maximum(limits - 1, 1), keys_read, seen)
+
+    assert [table9.own_keys(0, 256, S, 2).verdict for S in (4, 16)] == ["consistent"] * 2
+    monkeypatch.setattr(kernel, "Block", short)
+    assert [table9.own_keys(0, 256, S, 2).verdict for S in (4, 16)] == ["OUT"] * 2
+
+
 # ---- Figure 7 and Table 7 -------------------------------------------------------------------------------------------------
 
 
@@ -113,6 +127,49 @@ def test_key_shares(captured):
     assert (k_shares == again).all() and more.mean() > v_shares.mean()
     assert (v_shares <= 100 * 3 * 8 / 2048).all()
     assert ((combined.expected_key_shares(captured[0]) > 20) & (combined.expected_key_shares(captured[0]) < 100)).all()
+
+
+def test_expected_union_by_hand():
+    p = np.array([[0.5, 0.5, 0.0], [0.25, 0.0, 0.75]])
+    assert heads.expected_union(p, 2, "santa", 2) == pytest.approx([(1 - 0.25 * 0.5625) + 0.75 + (1 - 0.0625)])
+    assert heads.expected_union(p, 2, "s2anta-sys", 1) == pytest.approx([2, 1.5])
+
+
+@pytest.fixture
+def half_of_the_rows(monkeypatch):
+    """Traces whose items report half of the rows that groups read."""
+
+    def halved(*arguments, **options):
+        outputs, trace = repeated(*arguments, **options)
+        return outputs, Trace(trace.items.assign(unique_rows_per_group=trace.items["unique_rows_per_group"] // 2), trace.meta)
+
+    for module in (gqa, combined):
+        monkeypatch.setattr(module, "repeated", halved)
+
+
+@pytest.mark.parametrize("sampler", ["s2anta-sys", gqa.SYSTEMATIC, "santa"])
+def test_unions_are_those_expected(captured, sampler):
+    assert gqa.union_row("x", sampler, captured, 64, 10.0, 4, 0).verdict == "consistent"
+
+
+@pytest.mark.parametrize("sampler", ["s2anta-sys", gqa.SYSTEMATIC, "santa"])
+def test_half_of_the_rows_turns_unions_red(captured, sampler, half_of_the_rows):
+    assert gqa.union_row("x", sampler, captured, 64, 10.0, 4, 0).verdict == "OUT"
+
+
+def test_half_of_the_rows_turns_value_access_red(captured, half_of_the_rows):
+    budgets, table = [8, 64], {"k_access": [84.7], "v_access": [2.4, 10.8]}
+    measured = {S: combined.accesses(captured, S, 4, 0) for S in budgets}
+    rows = combined._rows("captured", captured, table, measured, combined.expected_value_shares(captured, budgets, 8, 0), 4)
+    assert {row.name: row.verdict for row in rows if "V access" in row.name} == {f"captured: V access, S = {S}": "OUT" for S in budgets}
+
+
+def test_slope_error_is_the_scatter_of_slopes():
+    """Correlated budgets, too: replicates share their random numbers."""
+    rng = np.random.default_rng(3)
+    samples = (1 / figure7.BUDGETS)[:, None, None] * (1 + 0.2 * rng.standard_normal((5, 400, 200)) + 0.1 * rng.standard_normal((400, 200)))
+    slopes = [slope(figure7.BUDGETS, samples[:, trial].mean(axis=1)) for trial in range(400)]
+    assert figure7.slope_error(samples[:, 0]) == pytest.approx(np.std(slopes), rel=0.2)
 
 
 # ---- whole items ----------------------------------------------------------------------------------------------------------

@@ -67,6 +67,22 @@ def test_a_wrong_norm_of_bernoulli_scores_is_caught(monkeypatch):
     assert all(confidence.largest_z(missed[kind], 0.0) > limit for kind in figure6.KINDS)
 
 
+def test_bare_counts_in_the_place_of_mean_group_weights_are_caught(monkeypatch):
+    """m_hat alone, without q / m, is the same score for all heads of the group."""
+    right = bernoulli.draw_features
+
+    def bare(*arguments):
+        right(*arguments)
+        drawn, weights = arguments[6], arguments[7]
+        weights[:] = drawn
+
+    unbiased_z, square_z = bernoulli_access.mean_group_z(4, 500, 0)
+    assert unbiased_z < confidence.z_limit(128) and square_z < confidence.z_limit(1)
+    monkeypatch.setattr(bernoulli, "draw_features", bare)
+    assert min(bernoulli_access.mean_group_z(4, 500, 0)) > confidence.z_limit(128)
+    assert [row.verdict for row in bernoulli_access._mean_group_scores(200, 0)] == ["OUT", "OUT"]
+
+
 def test_feature_variance_is_that_of_the_draws():
     """Against the mean over all outcomes of a feature, from the definition."""
     q, norm = np.array([[0.3, -1.1, 2.0]]), np.array([[2.5]])
