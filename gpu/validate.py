@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..hardware import load_hardware
-from . import device, validate_judge, validate_plots, validate_predict, validate_report
+from ..hardware_gpu import Gpu
+from . import device, validate_judge, validate_kept, validate_plots, validate_predict, validate_report
 from .validate_cells import Cell
 from .validate_judge import Verdict
 
@@ -53,37 +54,50 @@ def load(path: str | Path) -> dict:
         The file can't be read, or isn't one.
     """
     try:
-        raw = json.loads(Path(path).read_text())
+        raw = json.loads(Path(path).read_text(), parse_constant=_no_constant)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: can't be read as a kept measurement: {error}") from None
     if isinstance(raw, dict) and "raw" in raw:
         raw = raw["raw"]
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         raise InputError(f"{path} holds no measurement of `santa-sim validate`; give the validation.json that it wrote")
+    try:
+        validate_kept.check(raw)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     return raw
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"it holds {name}, which no measurement gives and JSON hasn't")
 
 
 def judge_run(raw: dict, machine=None) -> tuple[dict, list[Verdict]]:
     """Predict the cells of a measurement from its own micro-benchmarks and compare: the result as plain data, the verdicts.
 
-    `machine`: a Gpu, or a .yaml with a calibration, to predict with in place of this run's micro-benchmarks.
+    `machine`: a Gpu, or a .yaml with a calibration, to predict with in place of this run's micro-benchmarks. The result keeps
+    it (`raw["predicted_by"]`), so that judging the result again predicts with the same one.
 
     Raises
     ------
     InputError
-        A micro-benchmark failed, so that there is no calibration.
+        A micro-benchmark failed, so that there is no calibration; `machine` has none; the measurement lacks what is judged.
     """
+    raw = validate_kept.finite(raw)
+    validate_kept.check(raw)
     fields = validate_predict.machine_of(raw)
-    machine = load_hardware(fields if machine is None else machine)
+    if machine is not None:
+        raw["predicted_by"] = predictor(machine).model_dump(mode="json", exclude_none=True)
+    machine = predictor(raw.get("predicted_by", fields))
     names = [field.name for field in dataclasses.fields(Cell)]
-    cells = [Cell(**{name: record[name] for name in names}) for record in raw["cells"] if "refused" not in record]
+    cells = [Cell(**{name: record[name] for name in names}) for record in raw["cells"] if not record.get("refused")]
     predicted = validate_predict.predict_cells(cells, raw["works"], machine)
     peak = validate_predict.peak_bandwidth(raw["card"])
     counters = raw.get("counters", {})
     time = validate_judge.time_rows(raw["cells"], predicted, peak)
     dense = {(c.n_k, c.batch, c.precision): validate_predict.dense_bytes(validate_predict.work_for(c, raw["works"])) for c in cells}
     bytes_ = validate_judge.dense_rows(counters, dense) + validate_judge.byte_rows(counters, predicted)
-    verdicts = [*validate_judge.time_verdicts(time), *validate_judge.byte_verdicts(bytes_, counters), validate_judge.output_verdict(raw["cells"])]
+    verdicts = [*validate_judge.time_verdicts(time), validate_judge.judged_verdict(raw["cells"], time), *validate_judge.byte_verdicts(bytes_, counters), validate_judge.output_verdict(raw["cells"])]
     result = {
         "schema": SCHEMA, "machine": fields, "predicted": predicted, "time": time, "bytes": bytes_,
         "speed_ups": validate_judge.speed_ups(raw["cells"], raw.get("peers", [])),
@@ -92,12 +106,29 @@ def judge_run(raw: dict, machine=None) -> tuple[dict, list[Verdict]]:
     return result, verdicts
 
 
+def predictor(machine) -> Gpu:
+    """A machine to predict with: a `kind: gpu` with a calibration; also by its file or fields.
+
+    Raises
+    ------
+    InputError
+        It is none; says what to give.
+    """
+    name = machine if isinstance(machine, str | Path) else "the machine"
+    machine = load_hardware(machine)
+    if not isinstance(machine, Gpu):
+        raise InputError(f"{name} is no GPU: give a `kind: gpu` with a calibration, as `santa-sim validate --save-calibration FILE.yaml` writes it")
+    if machine.calibration is None:
+        raise InputError(f"{name} has no calibration: give a file that `santa-sim validate --save-calibration FILE.yaml` wrote")
+    return machine
+
+
 def write(result: dict, verdicts: Sequence[Verdict], folder: str | Path) -> list[Path]:
     """Write validation.json, validation.md and the plots; the paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     plots = validate_plots.draw(result, folder)
-    (folder / "validation.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / "validation.json").write_text(json.dumps(validate_kept.finite(result), indent=1, allow_nan=False) + "\n")
     (folder / "validation.md").write_text(validate_report.markdown(result, verdicts, plots))
     return [folder / name for name in ("validation.json", "validation.md", *plots)]
 

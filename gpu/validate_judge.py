@@ -8,15 +8,22 @@ from collections.abc import Sequence
 
 TIME_MEAN, TIME_WORST = 0.10, 0.20  # of the mean and the largest |predicted / measured - 1| over the grid
 BYTES_STREAM, BYTES_GATHER = 0.01, 0.10  # of a launch that reads K (or all of K and V), and of one that gathers rows of V
+# largest relative L2 distance of an output from float64's on the same rows: rounding to the storage type, and float32 sums
+OUTPUT_TOLERANCE = {"bf16": 4e-3, "fp16": 1e-3}
+# total variation between the stashed weights and float64's softmax; share of top-k's keys that agree
+WEIGHT_TOLERANCE, ROW_AGREEMENT = 1e-4, 0.999
 LARGEST_SPREAD = TIME_MEAN  # 10th to 90th percentile over the median, beyond which a difference of a tolerance is hidden
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """One tolerance: what it is about, the largest value allowed, the value found (None: not measured), whether it holds."""
+    """One tolerance: what it is about, the largest value allowed, the value found (None: not measured), whether it holds.
+
+    Without `allowed` it is a figure beside the verdicts, which isn't judged.
+    """
 
     name: str
-    allowed: float
+    allowed: float | None
     found: float | None
     holds: bool | None
     note: str = ""
@@ -27,7 +34,7 @@ def time_rows(cells: Sequence[dict], predicted: Sequence[dict], peak_bytes_per_s
     by_name = {record["name"]: record for record in predicted if "refused" not in record}
     rows = []
     for cell in cells:
-        if "refused" in cell or cell["name"] not in by_name:
+        if cell.get("refused") or cell["name"] not in by_name:
             continue
         guess = by_name[cell["name"]]
         row = {name: cell[name] for name in ("name", "method", "n_k", "S", "batch", "precision")}
@@ -57,10 +64,24 @@ def flags(timing: dict, least_bytes: float, peak_bytes_per_s: float) -> list[str
     return found
 
 
+def judged_verdict(cells: Sequence[dict], rows: Sequence[dict]) -> Verdict:
+    """All cells of the grid are to be judged: measured, predicted, and not all of them with a spread that hides the tolerance."""
+    judged = {row["name"] for row in rows}
+    left = [f"{cell['name']} (refused: {cell['refused']})" if cell.get("refused") else f"{cell['name']} (not predicted)"
+            for cell in cells if cell["name"] not in judged]  # fmt: skip
+    hidden = [row["name"] for row in rows if any(flag.startswith("spread") for flag in row["flags"])]
+    note = f"{len(rows)} of {len(cells)} cells judged"
+    if not cells:
+        return Verdict("cells that were not judged", 0, None, False, "the measurement holds no cell")
+    if rows and len(hidden) == len(rows):
+        return Verdict("cells that were not judged", 0, float(len(cells)), False, "every cell's spread hides the tolerance; measure on a quieter card")
+    return Verdict("cells that were not judged", 0, float(len(left)), not left, "; ".join([note, *left]))
+
+
 def time_verdicts(rows: Sequence[dict]) -> list[Verdict]:
     """The mean and the worst error of the graph replays; a measurement above the peak is an error of the run."""
     if not rows:
-        return [Verdict("time, mean absolute error", TIME_MEAN, None, None, "no cell was measured")]
+        return [Verdict("time, mean absolute error", TIME_MEAN, None, False, "no cell was both measured and predicted")]
     errors = [abs(row["graph"]["error"]) for row in rows]
     worst = max(rows, key=lambda row: abs(row["graph"]["error"]))
     mean = math.fsum(errors) / len(errors)
@@ -84,14 +105,14 @@ def byte_rows(counters: dict, predicted: Sequence[dict]) -> list[dict]:
             if len(launches) != len(step["kernels"]):
                 rows.append({"cache_control": mode, "name": step["name"], "launch": f"{len(launches)} predicted", "kernel": f"{len(step['kernels'])} seen",
                              "kind": "stream", "predicted_read_bytes": sum(guess["dram_read_bytes"] for guess in launches),
-                             "measured_read_bytes": sum(kernel["dram_read_bytes"] for kernel in step["kernels"]), "error": math.inf})  # fmt: skip
+                             "measured_read_bytes": sum(kernel["dram_read_bytes"] for kernel in step["kernels"]), "error": None})  # fmt: skip
                 continue
             for i, (guess, kernel) in enumerate(zip(launches, step["kernels"])):
                 measured = kernel["dram_read_bytes"]
                 rows.append({
                     "cache_control": mode, "name": step["name"], "launch": guess["launch"], "kernel": kernel["kernel"], "kind": "stream" if i == 0 else "gather",
                     "predicted_read_bytes": guess["dram_read_bytes"], "measured_read_bytes": measured,
-                    "error": guess["dram_read_bytes"] / measured - 1 if measured else math.inf,
+                    "error": _error(guess["dram_read_bytes"], measured),
                     "predicted_write_bytes": guess["dram_write_bytes"], "measured_write_bytes": kernel["dram_write_bytes"],
                 })  # fmt: skip
     return rows
@@ -107,33 +128,65 @@ def dense_rows(counters: dict, dense: dict[tuple, int]) -> list[dict]:
                 first = max(kernel["dram_read_bytes"] for kernel in step["kernels"])
                 rows.append({"cache_control": mode, "name": f"{step['name']}, n_k = {key[0]:,}, batch {key[1]}, {key[2]}", "launch": "dense", "kind": "dense",
                              "kernel": "the largest of its kernels", "predicted_read_bytes": dense[key], "measured_read_bytes": first,
-                             "error": dense[key] / first - 1})  # fmt: skip
+                             "error": _error(dense[key], first)})  # fmt: skip
     return rows
 
 
+def _error(predicted: float, measured: float) -> float | None:
+    """predicted / measured - 1; None where nothing was counted and something predicted."""
+    return predicted / measured - 1 if measured else 0.0 if not predicted else None
+
+
 def byte_verdicts(rows: Sequence[dict], counters: dict) -> list[Verdict]:
-    """The worst launch of each kind under `--cache-control all`, which is what the counters of each kernel alone mean."""
-    why = "; ".join(sorted({collected["error"] for collected in counters.values() if "error" in collected}))
+    """The worst launch of each kind under `--cache-control all`, which is what the counters of each kernel alone mean.
+
+    Counters that could not be read break nothing; counters that were asked for and hold nothing do.
+    """
+    why = "; ".join(sorted({collected["error"] for collected in counters.values() if collected.get("error")}))
+    empty = bool(counters) and not why
     verdicts = []
     for kind, title, allowed in (("dense", "DRAM bytes read, dense (peer)", BYTES_STREAM), ("stream", "DRAM bytes read, pass over K", BYTES_STREAM),
                                  ("gather", "DRAM bytes read, second launch alone", BYTES_GATHER)):  # fmt: skip
         chosen = [row for row in rows if row["kind"] == kind and row["cache_control"] == "all"]
-        if not chosen:
-            verdicts.append(Verdict(title, allowed, None, None, why or "no counters were read"))
-            continue
-        worst = max(chosen, key=lambda row: abs(row["error"]))
-        found = abs(worst["error"])
-        verdicts.append(Verdict(title, allowed, found, found <= allowed, f"worst of {len(chosen)}: {worst['name']}; --cache-control all"))
+        if not chosen and empty and kind != "dense":
+            verdicts.append(Verdict(title, allowed, None, False, "counters were asked for and hold no step of these cells"))
+        elif not chosen:
+            verdicts.append(Verdict(title, allowed, None, None, why or ("no dense peer ran" if empty else "no counters were read")))
+        elif unlike := [row["name"] for row in chosen if row["error"] is None]:
+            verdicts.append(Verdict(title, allowed, None, False, f"launches or bytes that can't be compared: {'; '.join(unlike[:3])}"))
+        else:
+            worst = max(chosen, key=lambda row: abs(row["error"]))
+            found = abs(worst["error"])
+            verdicts.append(Verdict(title, allowed, found, found <= allowed, f"worst of {len(chosen)}: {worst['name']}; --cache-control all"))
     return verdicts
 
 
+def passed(check: dict, precision: str, needs: Sequence[str] = ()) -> bool:
+    """Whether an output agrees with float64's, from its distances; a check that lacks one of `needs` doesn't pass."""
+    limits = {"relative_l2": (0.0, OUTPUT_TOLERANCE[precision]), "total_variation": (0.0, WEIGHT_TOLERANCE), "row_agreement": (ROW_AGREEMENT, 1.0)}
+    for name, (low, high) in limits.items():
+        found = check.get(name)
+        if name in check or name == "relative_l2" or name in needs:
+            if isinstance(found, bool) or not isinstance(found, int | float) or not low <= found <= high:
+                return False
+    return True
+
+
+def _needs(method: str) -> tuple[str, ...]:
+    """What a check of a method's output holds besides relative_l2."""
+    return ("row_agreement",) if method == "topk" else () if method in ("sdpa", "s2anta-flash") else ("total_variation",)
+
+
 def output_verdict(cells: Sequence[dict]) -> Verdict:
-    """How many outputs are off float64's."""
-    checked = [cell for cell in cells if "check" in cell]
-    wrong = [cell["name"] for cell in checked if not cell["check"]["passed"]]
-    return Verdict("outputs that differ from float64", 0, float(len(wrong)) if checked else None, not wrong if checked else None,
-                   "; ".join(wrong[:3]) or f"{len(checked)} outputs, worst relative L2 "
-                   f"{max((cell['check']['relative_l2'] for cell in checked), default=0):.1e}")  # fmt: skip
+    """How many outputs are off float64's, judged from the distances that were measured; one that wasn't checked counts as wrong."""
+    title, measured = "outputs that differ from float64", [cell for cell in cells if not cell.get("refused")]
+    if not measured:
+        return Verdict(title, 0, None, False, "no output was checked")
+    unchecked = [f"{cell['name']} (not checked)" for cell in measured if not cell.get("check")]
+    wrong = [cell["name"] for cell in measured if cell.get("check") and not passed(cell["check"], cell["precision"], _needs(cell["method"]))]
+    if wrong or unchecked:
+        return Verdict(title, 0, float(len(wrong) + len(unchecked)), False, "; ".join((wrong + unchecked)[:3]))
+    return Verdict(title, 0, 0.0, True, f"{len(measured)} outputs, worst relative L2 {max(cell['check']['relative_l2'] for cell in measured):.1e}")
 
 
 def failed(verdicts: Sequence[Verdict]) -> bool:
@@ -145,8 +198,8 @@ def speed_ups(cells: Sequence[dict], peers: Sequence[dict]) -> list[dict]:
     """Each cell against the fastest dense peer on the same inputs; `distinct` where their spreads don't overlap."""
     rows = []
     for cell in cells:
-        same = [peer for peer in peers if "graph" in peer and all(peer[name] == cell[name] for name in ("n_k", "batch", "precision"))]
-        if "graph" not in cell or not same:
+        same = [peer for peer in peers if peer.get("graph") and all(peer[name] == cell[name] for name in ("n_k", "batch", "precision"))]
+        if not cell.get("graph") or not same:
             continue
         best = min(same, key=lambda peer: peer["graph"]["median_s"])
         mine, theirs = cell["graph"], best["graph"]

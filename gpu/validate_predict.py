@@ -24,6 +24,22 @@ CACHE_OF = {"all": "flushed", "none": "dirty"}  # the profiler's cache mode -> w
 
 
 def calibration_of(raw: dict) -> dict:
+    """`_calibration_of`, with what the micro-benchmarks lack named.
+
+    Raises
+    ------
+    InputError
+        A micro-benchmark failed or is missing.
+    """
+    try:
+        return _calibration_of(raw)
+    except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the micro-benchmarks are not complete ({type(error).__name__}: {error}), so there is no calibration; measure again") from None
+
+
+def _calibration_of(raw: dict) -> dict:
     """The fields of `santa_sim.hardware_gpu.Calibration` from the micro-benchmarks of a run.
 
     Raises
@@ -240,9 +256,14 @@ def works_of(cells: Sequence[Cell], kernel: str = "cpu", progress: Callable[[str
 
 def work_for(cell: Cell, works: dict[str, dict]) -> Work:
     """The work of a cell: that of one sequence, as often as the batch has sequences."""
-    one = works[work_key(cell)]
-    scaled = {name: one[name] * cell.batch for name in ("samples", "head_rows", "v_rows", "k_bytes", "v_bytes", "q_bytes", "output_bytes",
+    one = works.get(work_key(cell))
+    if one is None:
+        raise InputError(f"the measurement holds no work for {work_key(cell)!r}; measure again")
+    scaled = {name: one.get(name, 0) * cell.batch for name in ("samples", "head_rows", "v_rows", "k_bytes", "v_bytes", "q_bytes", "output_bytes",
                                                        "k_requested_bytes")}  # fmt: skip
+    fields = {field.name for field in dataclasses.fields(Work)}
+    if unknown := sorted(set(one) ^ fields):
+        raise InputError(f"the work of {work_key(cell)!r} has other fields than this version's: {', '.join(unknown)}; measure again")
     return Work(**{**one, **scaled, "lengths": tuple(one["lengths"]) * cell.batch, "precision": cell.precision})
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from .validate_judge import Verdict
+from .validate_judge import OUTPUT_TOLERANCE, Verdict
 
 
 def markdown(result: dict, verdicts: Sequence[Verdict], plots: Sequence[str] = ()) -> str:
@@ -13,7 +14,7 @@ def markdown(result: dict, verdicts: Sequence[Verdict], plots: Sequence[str] = (
     parts = [f"# GPU timing model against {raw['card']['name']}", _card(raw), "## Verdicts", _verdicts(verdicts)]
     parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots]
     parts += ["## Times", _times(result["time"], result["predicted"]), "## DRAM bytes", _bytes(result["bytes"], raw.get("counters", {})), "## Against dense attention",
-              _peers(result["speed_ups"], raw), "## Outputs", _outputs(raw["cells"]), "## Calibration", _calibration(result["machine"])]  # fmt: skip
+              _peers(result["speed_ups"], raw), "## Outputs", _outputs(raw["cells"]), "## Calibration", _calibration(raw.get("predicted_by") or result["machine"])]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -48,14 +49,23 @@ def _card(raw: dict) -> str:
             "No other process was seen on it.")  # fmt: skip
     return (f"{state} {busy}\n\nCUDA {card['cuda_driver_api']}, CuPy {card['cupy']}, Python {card['python']}, {card['date']}. H = 32, H_kv = 8, d = 128, Gaussian inputs. "
             f"{protocol['warm_up']} warm-up and {protocol['timed']} timed calls, a {protocol['flush_bytes'] >> 20} MB buffer updated in place before each, "
-            "CUDA events (Appendix Q of arXiv:2605.01910). Predictions use the micro-benchmarks of this run alone; no attention kernel was fitted.")  # fmt: skip
+            f"CUDA events (Appendix Q of arXiv:2605.01910). {_made(raw)}")  # fmt: skip
+
+
+def _made(raw: dict) -> str:
+    """How the predictions were made."""
+    by = raw.get("predicted_by")
+    if by is None:
+        return "Predictions use the micro-benchmarks of this run alone; no attention kernel was fitted."
+    return (f"Predictions use the machine `{by['name']}`, given with `--machine` (its calibration: {by['calibration']['source']}); nothing that this run measured "
+            "enters them, and no attention kernel was fitted.")  # fmt: skip
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
     def number(name: str, value: float | None) -> str:
         if value is None:
             return "not measured"
-        return f"{value:.0f}" if "measurements" in name or "outputs" in name else f"{100 * value:.2f} %"
+        return f"{value:.0f}" if name.startswith(("measurements", "outputs", "cells")) else f"{100 * value:.2f} %"
 
     words = {True: "holds", False: "**broken**", None: "not measured"}
     return table(("tolerance", "at most", "found", "", ""), [
@@ -100,15 +110,17 @@ def _peers(rows: Sequence[dict], raw: dict) -> str:
 
 
 def _outputs(cells: Sequence[dict]) -> str:
-    checks = [cell for cell in cells if "check" in cell]
+    checks = [cell for cell in cells if cell.get("check")]
     worst = {}
     for cell in checks:
         key = (cell["method"], cell["precision"])
-        if key not in worst or cell["check"]["relative_l2"] > worst[key]["relative_l2"]:
-            worst[key] = cell["check"] | {"name": cell["name"]}
+        check = {"tolerance": OUTPUT_TOLERANCE[cell["precision"]], "name": cell["name"], **cell["check"]}
+        check["relative_l2"] = math.inf if check.get("relative_l2") is None else check["relative_l2"]
+        if key not in worst or check["relative_l2"] > worst[key]["relative_l2"]:
+            worst[key] = check
     lines = [(method, precision, f"{x['relative_l2']:.1e}", f"{x['tolerance']:.0e}", f"{x['total_variation']:.1e}" if "total_variation" in x else "",
               f"{100 * x['row_agreement']:.2f} %" if "row_agreement" in x else "", x["name"]) for (method, precision), x in worst.items()]  # fmt: skip
-    refused = sorted({f"{cell['method']}: {cell['refused']}" for cell in cells if "refused" in cell})
+    refused = sorted({f"{cell['method']}: {cell['refused']}" for cell in cells if cell.get("refused")})
     return (table(("method", "type", "relative L2, worst", "allowed", "weights, total variation", "keys as float64's", "cell"), lines)
             + "\n\nAgainst float64 arithmetic on the same inputs and, for sampled methods, the rows that the counting build lists."
             + ("\n\nRefused: " + "; ".join(refused) if refused else ""))  # fmt: skip
@@ -124,5 +136,5 @@ def _calibration(machine: dict) -> str:
             ("atomic adds", f"one address {c['atomic_s'] * 1e9:.2f} ns, spread {c['atomics_per_s'] / 1e9:.0f} per ns")]  # fmt: skip
     curve = table(("read, MB", "clean, µs", "dirty, µs", "TB/s, clean"), [
         (size >> 20, us(seconds), us(dirty), f"{size / seconds / 1e12:.2f}") for size, seconds, dirty in
-        zip(c["read"]["bytes"], c["read"]["seconds"], c["read_dirty"]["seconds"])])  # fmt: skip
+        zip(c["read"]["bytes"], c["read"]["seconds"], (c.get("read_dirty") or c["read"])["seconds"], strict=False)])  # fmt: skip
     return table(("", "measured"), rows) + "\n\n" + curve

@@ -15,12 +15,23 @@ def _list(kind: type):
     def parse(_: click.Context, parameter: click.Parameter, value: str | None):
         if value is None:
             return None
+        parts = [part.strip() for part in value.split(",")]
+        if not all(parts):
+            raise click.BadParameter(f"{value!r} has an empty entry: write values with commas between, such as 4096,32768")
         try:
-            return tuple(kind(part.strip().replace("_", "")) if kind is int else part.strip() for part in value.split(",") if part.strip())
+            return tuple(int(part.replace("_", "")) if kind is int else part for part in parts)
         except ValueError:
             raise click.BadParameter(f"{value!r}: write whole numbers with commas between, such as 4096,32768") from None
 
     return parse
+
+
+def _yaml(context: click.Context, parameter: click.Parameter, value: str | None):
+    """A file that can be written and that load_hardware will take."""
+    value = writable(context, parameter, value)
+    if value is not None and Path(value).suffix not in (".yaml", ".yml"):
+        raise click.BadParameter(f"{value!r}: write a name that ends in .yaml, so that run(hardware=...) takes it")
+    return value
 
 
 @click.command()
@@ -31,7 +42,7 @@ def _list(kind: type):
 @click.option("--batch", callback=_list(int), metavar="B,...", help="Sequences in a step.")
 @click.option("--dtype", callback=_list(str), metavar="bf16,fp16", help="Storage types; the first runs everywhere, others at one length.")
 @click.option("--output", "-o", metavar="FOLDER", help="Write validation.json, validation.md and plots here.")
-@click.option("--save-calibration", callback=writable, metavar="FILE.yaml", help="Write the calibrated machine, for run(hardware=FILE).")
+@click.option("--save-calibration", callback=_yaml, metavar="FILE.yaml", help="Write the calibrated machine, for run(hardware=FILE).")
 @click.option("--no-counters", is_flag=True, help="Don't read DRAM counters, even where Nsight Compute is installed.")
 @click.option("--from", "source", metavar="FILE.json", help="Judge a kept measurement again, without a card.")
 @click.option("--machine", metavar="FILE.yaml", help="Predict with this machine's calibration, made by another run, not this one's.")
@@ -46,12 +57,16 @@ def validate(quick, methods, n_k, samples, batch, dtype, output, save_calibratio
     Example: santa-sim validate -o my_card --save-calibration my_gpu.yaml
     """
     from .gpu import validate as validation
-    from .gpu import validate_cells, validate_predict, validate_report
+    from .gpu import validate_cells, validate_kept, validate_predict, validate_report
 
     chosen = {"methods": methods, "n_k": n_k, "samples": samples, "batch": batch, "dtype": dtype}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if source and (chosen or quick):
         raise click.UsageError(f"--from judges what the file holds; {'--quick' if quick else '--' + next(iter(chosen)).replace('_', '-')} has no say there")
+    if machine:
+        if Path(machine).suffix not in (".yaml", ".yml"):
+            raise click.UsageError(f"--machine {machine}: give a .yaml that --save-calibration wrote")
+        validation.predictor(machine)
     if source:
         raw = validation.load(source)
     else:
@@ -59,7 +74,7 @@ def validate(quick, methods, n_k, samples, batch, dtype, output, save_calibratio
         folder = Path(output) if output else None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        keep = None if folder is None else lambda raw: (folder / "raw.json").write_text(json.dumps(raw))
+        keep = None if folder is None else lambda raw: (folder / "raw.json").write_text(json.dumps(validate_kept.finite(raw)))
         with Progress() as progress:
             raw = validation.measure(cells, counters=not no_counters, quick=quick, progress=progress, keep=keep)
     result, verdicts = validation.judge_run(raw, machine)
@@ -69,7 +84,7 @@ def validate(quick, methods, n_k, samples, batch, dtype, output, save_calibratio
     if output:
         (Path(output) / "raw.json").unlink(missing_ok=True)  # validation.json holds it
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(validate_kept.finite(result), indent=2, allow_nan=False))
     else:
         text = validate_report.markdown(result, verdicts)
         click.echo(text if not output else text.split("## Times")[0])

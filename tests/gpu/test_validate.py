@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from santa_sim.gpu import validate, validate_cells, validate_judge, validate_predict
+from santa_sim.gpu import validate, validate_cells, validate_judge, validate_predict, validate_report
 
 import santa_sim
 from santa_sim import InputError
@@ -68,6 +68,16 @@ def test_exit_status_is_zero_where_everything_agrees(perfect, tmp_path):
         (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"][1].update(dram_read_bytes=1.2 * raw["counters"]["all"]["steps"][0]["kernels"][1]["dram_read_bytes"]),
          "second launch"),
         (lambda raw: raw["cells"][0]["graph"].update(median_s=1e-7), "above the card's peak"),
+        (lambda raw: raw["cells"][0].update(refused="no such tile"), "not judged"),
+        (lambda raw: raw.update(cells=[]), "not judged"),
+        (lambda raw: [cell["graph"].update(high_s=2 * cell["graph"]["median_s"]) for cell in raw["cells"]], "not judged"),
+        (lambda raw: raw["cells"][0].pop("check"), "outputs that differ"),
+        (lambda raw: raw["cells"][0]["check"].update(relative_l2=0.3), "outputs that differ"),
+        (lambda raw: raw["cells"][0]["check"].update(relative_l2=None), "outputs that differ"),
+        (lambda raw: raw["cells"][0]["check"].update(tolerance=1, relative_l2=0.3), "outputs that differ"),
+        (lambda raw: raw["counters"].update(all={"cache_control": "all", "steps": []}), "pass over K"),
+        (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"][0].update(dram_read_bytes=0), "pass over K"),
+        (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"].pop(), "pass over K"),
     ],
 )  # fmt: skip
 def test_a_perturbed_measurement_breaks_its_tolerance(perfect, tmp_path, perturb, broken):
@@ -170,12 +180,66 @@ def test_without_cupy_it_says_what_to_install(monkeypatch):
     [
         (["--methods", "s2anta-sis"], "s2anta-sys"), (["--n-k", "4k"], "whole numbers"), (["--n-k", "0"], "n_k=0"), (["--dtype", "fp8"], "choose from bf16"),
         (["--from", "x.json", "--quick"], "no say"), (["--from", "nowhere.json"], "nowhere.json"), (["--batch", "64", "--n-k", "131072"], "2 GB"),
+        (["--n-k", "4096,,8192"], "empty entry"), (["--save-calibration", "my_gpu"], ".yaml"), (["--machine", "my_gpu.json"], ".yaml"),
+        (["--machine", "nowhere.yaml"], "nowhere.yaml"),
         (["--save-calibration", "/no/such/folder/x.yaml"], "does not exist"),
     ],
 )  # fmt: skip
 def test_misuse_is_named(arguments, says):
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 2 and says in done.output, done.output
+
+
+@pytest.mark.parametrize(("spoil", "says"), [
+    (lambda raw: raw["cells"][0]["graph"].update(median_s=0), "cells.0.graph.median_s = 0"),
+    (lambda raw: raw["cells"][0]["graph"].update(median_s=float("nan")), "NaN"),
+    (lambda raw: raw["cells"][0].pop("host_s"), "host_s"),
+    (lambda raw: raw["cells"][0].update(method="s2anta-sis"), "cells.0.method"),
+    (lambda raw: raw.pop("micro"), "micro"),
+    (lambda raw: raw["micro"].pop("atomic"), "atomic"),
+    (lambda raw: raw["micro"].update(latency=[]), "micro-benchmarks"),
+    (lambda raw: raw["card"].pop("memory_bus_bits"), "memory_bus_bits"),
+    (lambda raw: raw.update(works={}), "no work for"),
+    (lambda raw: raw["counters"]["all"]["steps"][0].update(kernels=[]), "kernels"),
+    (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"][0].pop("dram_read_bytes"), "dram_read_bytes"),
+])  # fmt: skip
+def test_a_spoilt_measurement_is_named(perfect, tmp_path, spoil, says):
+    raw = copy.deepcopy(perfect)
+    spoil(raw)
+    done = run(raw, tmp_path)
+    assert done.exit_code == 2 and isinstance(done.exception, SystemExit) and says in done.output, done.output
+
+
+def test_json_has_no_nan(perfect, tmp_path):
+    raw = copy.deepcopy(perfect)
+    raw["counters"]["all"]["steps"][0]["kernels"][0]["dram_read_bytes"] = 0
+    raw["cells"][0]["check"]["relative_l2"] = float("nan")
+    result, verdicts = validate.judge_run(raw)
+    assert validate_judge.failed(verdicts)
+    validate.write(result, verdicts, tmp_path)
+    json.loads((tmp_path / "validation.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_the_machine_must_be_a_calibrated_gpu(tmp_path):
+    (tmp_path / "adder.yaml").write_text("base: adder_hbm3\n")
+    (tmp_path / "plain.yaml").write_text("base: h200\n")
+    for name, says in (("adder.yaml", "no GPU"), ("plain.yaml", "no calibration")):
+        done = CliRunner().invoke(command, ["--machine", str(tmp_path / name)])
+        assert done.exit_code == 2 and says in done.output and "--save-calibration" in done.output
+
+
+def test_the_report_says_which_machine_predicted_and_keeps_it(recorded, tmp_path):
+    fields = validate_predict.machine_of(recorded) | {"name": "another_run"}
+    fields["calibration"]["source"] = "a run of another day"
+    validate_predict.save_machine(fields, tmp_path / "a.yaml")
+    own, own_verdicts = validate.judge_run(recorded)
+    assert "this run alone" in validate_report.markdown(own, own_verdicts)
+    result, verdicts = validate.judge_run(recorded, tmp_path / "a.yaml")
+    validate.write(result, verdicts, tmp_path / "out")
+    text = (tmp_path / "out" / "validation.md").read_text()
+    assert "this run alone" not in text and "another_run" in text and "a run of another day" in text
+    again, _ = validate.judge_run(validate.load(tmp_path / "out" / "validation.json"))
+    assert again["time"] == result["time"] and again["raw"]["predicted_by"]["name"] == "another_run"
 
 
 def test_a_file_that_is_no_measurement(tmp_path):
