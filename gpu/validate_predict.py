@@ -159,16 +159,31 @@ def shipped_gpus() -> list[Gpu]:
     return [machine for machine in machines if isinstance(machine, Gpu)]
 
 
+# Compute capabilities that no shipped machine has -> the documented one whose multiprocessor is nearest in the CUDA C++
+# programming guide's tables (threads, shared memory, float64 per cycle): GeForce Blackwell's is Ada's, B200's is Hopper's.
+NEAREST = {87: 86, 100: 90, 101: 90, 103: 90, 110: 90, 120: 89, 121: 89}
+
+
 def like(card: dict) -> Gpu:
-    """The shipped GPU that the card is, or the nearest: of its compute capability if there is one, else the next below."""
+    """The shipped GPU that the card is, or the nearest: of its compute capability, or of the one nearest to it."""
     gpus = shipped_gpus()
+    wanted = NEAREST.get(card["compute_capability"], card["compute_capability"])
 
     def distance(gpu: Gpu) -> tuple:
-        newer = gpu.compute_capability > card["compute_capability"]
-        return (newer, abs(gpu.compute_capability - card["compute_capability"]), abs(gpu.multiprocessors.count - card["multiprocessors"]),
+        newer = gpu.compute_capability > wanted
+        return (newer, abs(gpu.compute_capability - wanted), abs(gpu.multiprocessors.count - card["multiprocessors"]),
                 abs(gpu.memory.bytes - card["memory_bytes"]))  # fmt: skip
 
     return min(gpus, key=distance)
+
+
+def measured_rates(micro: dict) -> dict[str, int]:
+    """Rates of a multiprocessor as micro-benchmarks found them: float64 and special results, flops of tensor cores, per cycle."""
+    found = {x["what"]: x["per_cycle"] for x in micro["instruction"] if x.get("per_cycle")}
+    flops = 2 * 16 * 8 * 16  # of mma.m16n8k16
+    rates = {"fp64_per_cycle": max((found[name] for name in ("dadd", "dfma") if name in found), default=0.0),
+             "special_per_cycle": found.get("ex2", 0.0), "tensor_flops_per_cycle": flops * found.get("mma", 0.0)}  # fmt: skip
+    return {name: max(1, round(rate)) for name, rate in rates.items() if rate > 0}
 
 
 def peak_bandwidth(card: dict) -> int:
@@ -180,22 +195,30 @@ def machine_of(raw: dict) -> dict:
     """The card as the fields of a `kind: gpu` machine, calibrated; `santa_sim.load_hardware` takes it, and its YAML.
 
     Sizes are what CUDA reports of this card, latencies and the calibration are measured, and the rates that neither says
-    come from the shipped machine of the same compute capability.
+    come from the shipped machine of the same compute capability. A capability that none has takes float64, special and tensor
+    rates from the micro-benchmarks, the rest from the nearest documented one, and a note says so.
     """
     card = raw["card"]
     base = like(card)
     fields = base.model_dump(mode="json", exclude_none=True)
+    documented = card["compute_capability"] == base.compute_capability
+    rates = {} if documented else measured_rates(raw["micro"])
+    note = f"rates per cycle and board power are those of {base.name}; sizes as CUDA reports them for this card"
+    if not documented:
+        note = (f"no shipped machine has compute capability {card['compute_capability'] / 10:.1f}: {', '.join(rates) or 'no rates'} as measured, other rates "
+                f"and the cache's partitions are those of {base.name} (compute capability {base.compute_capability / 10:.1f}), the nearest that is documented; "
+                "board power is that machine's")  # fmt: skip
     name = "".join(c if c.isalnum() else "_" for c in card["name"].lower()).strip("_")
     sizes = {field: card[field] for field in ("threads", "blocks", "registers", "shared_bytes", "shared_bytes_per_block", "reserved_bytes_per_block")
              if card.get(field)}  # fmt: skip
     return {
         **fields, "name": f"{name}_calibrated", "compute_capability": card["compute_capability"], "clock_hz": card["clock_hz"],
         "description": f"{card['name']} as measured on {card['date']} by santa-sim validate",
-        "multiprocessors": {**fields["multiprocessors"], **sizes, "count": card["multiprocessors"]},
+        "multiprocessors": {**fields["multiprocessors"], **sizes, **rates, "count": card["multiprocessors"]},
         "l2": {**fields["l2"], "bytes": card["l2_bytes"]},
         "memory": {**fields["memory"], "bytes": card["memory_bytes"], "bandwidth_bytes_per_s": peak_bandwidth(card)},
         "calibration": calibration_of(raw),
-        "notes": [*fields.get("notes", []), f"rates per cycle and board power are those of {base.name}; sizes as CUDA reports them for this card"],
+        "notes": [*fields.get("notes", []), note],
     }  # fmt: skip
 
 

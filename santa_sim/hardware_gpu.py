@@ -9,6 +9,20 @@ import pydantic
 from .hardware_model import Count
 from .schema import Model, TextOrInteger, TextOrReal, at_most
 
+
+def between(low: float, high: float, unit: str, what: str) -> pydantic.AfterValidator:
+    """A number that such a thing can have; others are most likely in another unit."""
+
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            raise ValueError(f"{what} lies between {low:g} and {high:g} {unit}; write it in {unit}")
+        return value
+
+    return pydantic.AfterValidator(check)
+
+
+Latency = Annotated[TextOrReal, between(1e-9, 1e-5, "s", "a latency of a GPU's memory")]
+L2Bandwidth = Annotated[TextOrReal, between(1e10, 1e15, "B/s", "the bandwidth of a second-level cache")]
 Seconds = Annotated[TextOrReal, pydantic.Field(gt=0, le=1)]
 SecondsOrZero = Annotated[TextOrReal, pydantic.Field(ge=0, le=1)]
 Rate = Annotated[TextOrReal, pydantic.Field(gt=0, lt=1e18)]  # per second, or per cycle
@@ -42,6 +56,13 @@ class Multiprocessors(Model):
     shared_lanes_per_cycle: Small
     tensor_flops_per_cycle: Small
 
+    @pydantic.model_validator(mode="after")
+    def _block_fits(self) -> Multiprocessors:
+        if self.shared_bytes_per_block > self.shared_bytes:
+            raise ValueError(f"shared_bytes_per_block={self.shared_bytes_per_block} B is more than the multiprocessor's shared_bytes={self.shared_bytes} B; "
+                             "write what one block can have of them")  # fmt: skip
+        return self
+
 
 class Cycles(Model):
     """Latencies inside a multiprocessor [cycles]: what a chain of dependent instructions waits for.
@@ -66,10 +87,10 @@ class L2(Model):
     `partitions`: each holds a copy of what its multiprocessors read, so that the cache keeps 1 / partitions of its bytes.
     """
 
-    bytes: Count
+    bytes: Annotated[Count, between(1e5, 1e10, "B", "the size of a second-level cache")]
     partitions: Annotated[Small, pydantic.Field(le=16)] = 1
-    latency_s: Seconds
-    bandwidth_bytes_per_s: Rate
+    latency_s: Latency
+    bandwidth_bytes_per_s: L2Bandwidth
 
 
 class GpuMemory(Model):
@@ -78,9 +99,9 @@ class GpuMemory(Model):
     `sector_bytes`: the smallest transfer [B].
     """
 
-    bytes: Count
-    bandwidth_bytes_per_s: Annotated[Count, pydantic.Field(ge=10**9)]
-    latency_s: Seconds
+    bytes: Annotated[Count, between(1e8, 1e13, "B", "the size of a GPU's memory")]
+    bandwidth_bytes_per_s: Annotated[Count, between(1e9, 1e14, "B/s", "the bandwidth of a GPU's memory")]
+    latency_s: Latency
     sector_bytes: Small = 32
 
     @property
@@ -172,16 +193,24 @@ class Calibration(Model):
     read_dirty: Curve | None = None
     write: Curve
     gather: tuple[GatherPoint, ...] = ()
-    dram_latency_s: Seconds
-    loaded_latency_s: Seconds
-    l2_latency_s: Seconds
-    l2_bandwidth_bytes_per_s: Rate
-    atomic_s: Seconds
+    dram_latency_s: Latency
+    loaded_latency_s: Latency
+    l2_latency_s: Latency
+    l2_bandwidth_bytes_per_s: L2Bandwidth
+    atomic_s: Annotated[TextOrReal, between(1e-12, 1e-5, "s", "the time between additions to one address")]
     atomics_per_s: Rate
     issue_per_cycle: Rate | None = None
     latency_cycles: Cycles | None = None
     clusters_at_once: tuple[ClustersAtOnce, ...] = ()
     l2_kept_bytes: Count | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _longer_than_nothing(self) -> Calibration:
+        for name, curve in (("read", self.read), ("read_dirty", self.read_dirty), ("write", self.write)):
+            if curve is not None and curve.seconds[0] <= self.launch.graph_s:
+                raise ValueError(f"{name}.seconds starts with {curve.seconds[0]:g} s, no more than an empty kernel's launch.graph_s = {self.launch.graph_s:g} s: "
+                                 "both are event to event; measure again")  # fmt: skip
+        return self
 
 
 class Gpu(Model):
@@ -213,3 +242,16 @@ class Gpu(Model):
     def overlaps_launches(self) -> bool:
         """Whether it has programmatic dependent launch (compute capability 9.0)."""
         return self.compute_capability >= 90
+
+    @pydantic.model_validator(mode="after")
+    def _no_faster_than_memory(self) -> Gpu:
+        """Beyond twice the cache, a stream comes from memory; of a write, the cache may hold back its own size."""
+        measured, peak = self.calibration, self.memory.bandwidth_bytes_per_s
+        curves = {} if measured is None else {"read": measured.read, "read_dirty": measured.read_dirty, "write": measured.write}
+        for name, curve in curves.items():
+            for nbytes, seconds in zip(curve.bytes, curve.seconds) if curve else ():
+                crossing = nbytes - (self.l2.bytes if name == "write" else 0)
+                if nbytes > 2 * self.l2.bytes and crossing / seconds > peak:
+                    raise ValueError(f"calibration.{name}: {nbytes:,} B in {seconds:g} s is faster than the memory's {peak:,} B/s; write at least "
+                                     f"{crossing / peak:.3g} s, or correct memory.bandwidth_bytes_per_s")  # fmt: skip
+        return self

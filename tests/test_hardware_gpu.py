@@ -40,12 +40,27 @@ def test_float32_rates_are_the_data_sheets(name, tflops):
     ({"calibration": {**CALIBRATION, "read": {"bytes": [1, 2, 3], "seconds": [1e-6, 2e-6]}}}, "one time per size"),
     ({"calibration": {**CALIBRATION, "read": {"bytes": [2, 1], "seconds": [1e-6, 2e-6]}}}, "must increase"),
     ({"calibration": {**CALIBRATION, "read": {"bytes": [1, 2], "seconds": [2e-6, 1e-6]}}}, "must not decrease"),
+    ({"l2": {"latency_s": 150}}, "write it in s"),
+    ({"l2": {"bandwidth_bytes_per_s": 8990}}, "write it in B/s"),
+    ({"l2": {"bytes": 60}}, "write it in B"),
+    ({"memory": {"bytes": 141}}, "write it in B"),
+    ({"memory": {"latency_s": 273e-3}}, "write it in s"),
+    ({"multiprocessors": {"shared_bytes_per_block": 300000}}, "more than the multiprocessor's shared_bytes=233472"),
+    ({"calibration": {**CALIBRATION, "dram_latency_s": 355}}, "calibration.dram_latency_s"),
+    ({"calibration": {**CALIBRATION, "read": {**CURVE, "seconds": [2e-6, 2e-5, 5e-4]}}}, "no more than an empty kernel's"),
+    ({"calibration": {**CALIBRATION, "read": {**CURVE, "seconds": [4e-6, 2e-5, 4e-4]}}}, "faster than the memory's 4,800,000,000,000 B/s"),
+    ({"calibration": {**CALIBRATION, "write": {**CURVE, "seconds": [4e-6, 2e-5, 4e-4]}}}, "write at least 0.000434 s"),
     ({"calibration": {key: value for key, value in CALIBRATION.items() if key != "launch"}}, "calibration.launch: missing"),
 ])  # fmt: skip
 def test_mistakes_are_named(changes, said):
     with pytest.raises(InputError) as error:
         load_hardware({"base": "h200", **changes})
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "gib"), [("a100", 80), ("h100", 80), ("l4", 24), ("rtx_3090", 24), ("rtx_4090", 24), ("rtx_6000_ada", 48)])
+def test_memories_are_whole_gib(name, gib):
+    assert load_hardware(name).memory.bytes == gib * 2**30
 
 
 def test_calibration_goes_through_a_file(tmp_path):

@@ -75,7 +75,7 @@ bernoulli(const u16 *__restrict__ k, const int *__restrict__ lengths, int n_most
 #pragma unroll
             for (int j = 0; j < LISTED; j++) {
                 const int i = part + (round + j) * PARTS;
-                if (EVEN || i < D) copy_once_if(own + (round + j) * (PARTS * LANES), (const uint4 *)keys + (u64)(feature[j] * pieces), i < count);
+                if (EVEN || i < D) copy_once_if(own + (round + j) * (PARTS * LANES), (const uint4 *)keys + (u64)feature[j] * pieces, i < count);
             }
         }
 #pragma unroll 1

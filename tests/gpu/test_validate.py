@@ -242,6 +242,20 @@ def test_the_report_says_which_machine_predicted_and_keeps_it(recorded, tmp_path
     assert again["time"] == result["time"] and again["raw"]["predicted_by"]["name"] == "another_run"
 
 
+def test_a_capability_that_no_machine_has_takes_rates_from_measurement(recorded):
+    raw = copy.deepcopy(recorded)
+    raw["card"] |= {"compute_capability": 120, "name": "NVIDIA GeForce RTX 5090", "multiprocessors": 170, "shared_bytes": 102400, "shared_bytes_per_block": 101376}
+    per_cycle = {"dadd": 1.97, "dfma": 1.98, "mma": 0.249, "ex2": 15.9}
+    for record in raw["micro"]["instruction"]:
+        record["per_cycle"] = per_cycle.get(record["what"], record.get("per_cycle"))
+    machine = santa_sim.load_hardware(validate_predict.machine_of(raw))
+    sm = machine.multiprocessors
+    assert (sm.fp64_per_cycle, sm.tensor_flops_per_cycle, sm.special_per_cycle, sm.count) == (2, 1020, 16, 170)
+    assert machine.l2.partitions == 1 and any("12.0" in note and "8.9" in note for note in machine.notes)
+    own = santa_sim.load_hardware(validate_predict.machine_of(recorded))
+    assert own.multiprocessors.fp64_per_cycle == 64 and own.l2.partitions == 2 and not any("no shipped machine" in note for note in own.notes)
+
+
 def test_a_file_that_is_no_measurement(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"a": 1}')

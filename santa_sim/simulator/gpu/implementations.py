@@ -20,7 +20,7 @@ def launches_of(work: Work, implementation: str | None, gpu: Gpu) -> list[Launch
         The implementation isn't known, or hasn't this method.
     """
     if implementation is None:
-        implementation = "split-kv" if work.method == "sdpa" else "ours"
+        implementation = "split-kv" if work.method == "sdpa" and work.score == "exact" else "ours"
     choose("implementation", implementation, IMPLEMENTATIONS)
     if max(work.lengths, default=0) < 1:
         raise InputError(f"lengths={list(work.lengths)[:8]}: no step has a key, so there is nothing to launch")

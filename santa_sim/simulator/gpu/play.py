@@ -31,8 +31,9 @@ def play(trace: Trace, machine: Gpu, spans: bool = False) -> Result:
     """
     frame = predict(trace, machine)
     latency_s = float(frame["time_s"].sum())
-    units = {name: float(frame[f"{name}_s"].sum()) for name in LIMITS if name not in ("latency", "blocks")}
-    utilization = {name: min(1.0, seconds / latency_s) for name, seconds in units.items()}
+    units = {name: float(frame[f"{name}_s"].sum()) for name in (*LIMITS, "start")}
+    utilization = {name: seconds / latency_s for name, seconds in units.items()}
+    assert max(utilization.values()) <= 1 + 1e-9, utilization  # no launch takes less than any of its limits
     whole = {kind: int(round(frame[kind].sum())) for kind in TRAFFIC}
     whole["total"] = sum(whole.values())
     useful = _useful(trace)

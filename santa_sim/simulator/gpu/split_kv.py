@@ -18,6 +18,10 @@ def launches(work: Work, gpu: Gpu) -> list[Launch]:
     """Split and merge."""
     if work.method != "sdpa":
         raise InputError(f"implementation='split-kv' computes sdpa, not {work.method!r}; write implementation='ours'")
+    if work.score != "exact":
+        raise InputError(f"implementation='split-kv' computes exact scores, not {work.score!r}; write implementation='ours'")
+    if work.precision not in ("bf16", "fp16"):
+        raise InputError(f"precision={work.precision!r}: dense attention on a GPU is described for 'bf16' and 'fp16'; write one of them")
     if work.prefill:
         return [_prefill(work)]
     # up to two blocks per multiprocessor, as long as a block has 64 keys or more

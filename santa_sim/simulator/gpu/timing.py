@@ -36,19 +36,31 @@ def predict(work: Trace | Work, machine: Gpu, implementation: str | None = None,
     Raises
     ------
     InputError
-        An argument isn't known, or the implementation hasn't this method; says what to write instead.
+        An argument isn't known, the implementation hasn't this method, or K and V don't fit into the memory; says what to
+        write instead.
     """
     choose("cache", cache, CACHES)
     rates = rates_of(machine)
     works = work_of(work) if isinstance(work, Trace) else [work]
     if not works or not all(isinstance(x, Work) for x in works):
         raise InputError(f"work={type(work).__name__}: write a Trace or a Work")
+    _check_memory(works, machine)
     state, rows = Cache(rates, cache), []
     for each in works:
         for launch in launches_of(each, implementation, machine):
             row = _play(launch, rates, state, first=not rows, start=start)
             rows.append({"layer": each.layer, **row})
     return pd.DataFrame(rows)
+
+
+def _check_memory(works: list[Work], machine: Gpu) -> None:
+    """InputError if K and V of all layers don't fit into the memory."""
+    size = sum(work.cache_bytes for work in works)
+    if size > machine.memory.bytes:
+        raise InputError(
+            f"K and V take {size:,} bytes, and the memory of {machine.name} holds {machine.memory.bytes:,}: "
+            "take fewer keys, sequences or layers, or a machine with more memory"
+        )
 
 
 @dataclasses.dataclass
@@ -146,7 +158,8 @@ def _play(launch: Launch, rates: Rates, state: Cache, first: bool, start: str) -
         read[_kind(name, "read")] = read.get(_kind(name, "read"), 0.0) + nbytes
     kinds = dict.fromkeys(KINDS, 0.0) | {"q_read": launch.q_bytes, "k_read": streamed_k, "v_read": launch.v_bytes}
     kinds |= read | written | {"output_write": float(launch.output_bytes)}
-    bound_by = max(limits, key=limits.__getitem__)
+    shares = {**limits, "start": start_s}
+    bound_by = max(shares, key=shares.__getitem__)
     return {
         "launch": launch.name, "stages": "+".join(launch.stages), "blocks": launch.blocks, "threads": launch.threads,
         "resident_blocks": resident, "waves": waves, "start_s": start_s, "time_s": start_s + busy,

@@ -87,6 +87,11 @@ class Work:
         return sum(-(-n // self.tile) for n in self.lengths)
 
     @property
+    def cache_bytes(self) -> int:
+        """Of K and V in memory [B]; the queries of a prefill share them."""
+        return 2 * (self.k_bytes if self.prefill else self.keys * self.H_kv * self.row_bytes)
+
+    @property
     def keys(self) -> int:
         """Keys of all steps."""
         return sum(self.lengths)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import santa_sim
 from santa_sim import InputError, load_hardware, simulate
 from santa_sim.simulator.export import memory_requests
-from santa_sim.simulator.gpu import work_of
+from santa_sim.simulator.gpu import dense_work, predict, work_of
 
 H, H_KV, D, N = 8, 2, 64, 700
 
@@ -83,3 +85,29 @@ def test_run_takes_a_gpu():
     result = santa_sim.run("bitnet2b_decode_1k", "s2anta-sys", 16, hardware="rtx_6000_ada", kernel="cpu")
     assert result.hardware == "rtx_6000_ada" and result.latency_s > 0
     assert any("not calibrated" in note for note in result.notes)
+
+
+def test_a_cache_larger_than_the_memory_is_named_with_both_sizes():
+    work = dense_work(2**17, batch=64, method="s2anta-sys", S=128)  # 2 x 8 heads x 256 B a key: 34.4 GB
+    assert work.cache_bytes == 2**17 * 64 * 4096
+    with pytest.raises(InputError, match=r"34,359,738,368 bytes.*rtx_4090 holds 25,769,803,776"):
+        predict(work, load_hardware("rtx_4090"))
+    assert len(predict(work, load_hardware("h200"))) == 2
+
+
+def test_dense_on_a_gpu_names_types_it_has_not_and_plays_bernoulli_scores_with_our_kernels():
+    with pytest.raises(InputError, match="'bf16' and 'fp16'"):
+        predict(dense_work(4096, precision="int8"), load_hardware("h200"))
+    estimated = dataclasses.replace(dense_work(4096), score="bernoulli", features=900.0)
+    with pytest.raises(InputError, match="exact scores"):
+        predict(estimated, load_hardware("h200"), "split-kv")
+    assert "merge" in set(predict(estimated, load_hardware("h200")).launch) and "split" not in set(predict(estimated, load_hardware("h200")).launch)
+
+
+def test_a_short_step_is_bound_by_starts_or_waits_and_a_long_one_by_memory():
+    short, = set(predict(dense_work(64), load_hardware("h200"))["bound_by"][:1])
+    assert short in ("start", "latency")
+    long = predict(dense_work(2**20), load_hardware("h200"))
+    assert long.bound_by[0] == "dram"
+    result = simulate(trace_of("s2anta-sys", S=16), "h200")
+    assert result.bound_by in ("start", "latency") and {"start", "latency", "blocks"} <= set(result.utilization)
