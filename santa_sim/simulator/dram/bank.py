@@ -27,6 +27,14 @@ def renew(s, c, b):
         s[due + k * banks] = t
     s[due + (L.DUE_TARGETS + L.N_TARGETS) * banks] = first
     s[c + L.SOON] = min(s[c + L.SOON], first)
+    if want != 0 and s[L.POLICY] == L.TEXTBOOK:  # which wants one thing at a time
+        key = s[b + L.INDEX]
+        if want & (L.W_ACT | L.W_PRE):
+            key += L.ROW_KEY
+            node = s[b + L.ROW_NODE]
+        else:
+            node = s[b + (L.WRITE_NODE if want & L.W_WR else L.COLUMN_NODE)]
+        s[c + s[L.AGE_AT] + s[b + L.INDEX]] = key + (s[node + L.N_STAMP] << L.AGE_SHIFT)
 
 
 @njit(cache=True)
@@ -92,6 +100,13 @@ def choose(s, b):
 
 
 @njit(cache=True)
+def _at_least(now, t):
+    """max(now, t) of times: written so that what is stored is always stored, as masked stores are slow on some processors."""
+    more = t - now
+    return now + (more & ~(more >> 63))
+
+
+@njit(cache=True)
 def hold_back(s, c, b, command, clk):
     """Apply the constraints that `command` on bank `b` puts on later commands of its channel."""
     rule = L.RULES + command * (L.N_TARGETS * L.N_RELATIONS)
@@ -110,10 +125,10 @@ def hold_back(s, c, b, command, clk):
             shared = c + L.DUE + (L.DUE_TARGETS + k) * banks
             due = c + L.DUE + min(k, L.DUE_TARGETS - 1) * banks
             for i in range(banks):
-                s[shared + i] = max(s[shared + i], clk + s[wait + i])
+                s[shared + i] = _at_least(s[shared + i], clk + s[wait + i])
             if k < L.DUE_TARGETS:
                 for i in range(banks):
-                    s[due + i] = max(s[due + i], s[shared + i])
+                    s[due + i] = _at_least(s[due + i], s[shared + i])
 
 
 @njit(cache=True)
@@ -167,8 +182,9 @@ def activate(s, c, b, clk):
     first = s[b + L.INDEX] // s[L.BANKS_PER_RANK] * s[L.BANKS_PER_RANK]
     due = c + L.DUE + L.T_ACT * s[L.BANKS]
     for x in range(due + first, due + first + s[L.BANKS_PER_RANK]):
-        s[x] = max(s[x], allowed)
-        s[x + L.DUE_TARGETS * s[L.BANKS]] = max(s[x + L.DUE_TARGETS * s[L.BANKS]], allowed)
+        s[x] = _at_least(s[x], allowed)
+    for x in range(due + first + L.DUE_TARGETS * s[L.BANKS], due + first + L.DUE_TARGETS * s[L.BANKS] + s[L.BANKS_PER_RANK]):
+        s[x] = _at_least(s[x], allowed)
 
 
 @njit(cache=True)
@@ -223,7 +239,7 @@ def complete(s, r, capacity, uid, port, done, slow):
     limit = s[port + L.OUTSTANDING]
     if limit > 0:
         mask = s[port + L.RING_MASK]
-        ring = port + L.WINDOW_AT + 2 * (s[port + L.WINDOW_MASK] + 1)
+        ring = port + L.CANDIDATES_AT + 2 * s[L.CHANNELS]
         if slow:
             s[ring + ((s[port + L.SLOW_HEAD] + s[port + L.SLOW_COUNT]) & mask)] = done
             s[port + L.SLOW_COUNT] += 1
@@ -250,11 +266,48 @@ def _unlink(s, b, n, head_field):
 
 
 @njit(cache=True)
+def may_take(s, c, number, write):
+    """Put a queue of channel `c` on the list of those that may take a request of port `number`."""
+    queue = c + s[L.LISTS_AT] + (2 * number + write) * L.WAITING_SIZE
+    if s[queue + L.W_HEAD] >= 0 and s[queue + L.W_LISTED] == 0:
+        port = s[L.PORT_AT] + number * s[L.PORT_SIZE]
+        s[queue + L.W_LISTED] = 1
+        s[port + L.CANDIDATES_AT + s[port + L.CANDIDATES]] = 2 * c + write
+        s[port + L.CANDIDATES] += 1
+
+
+@njit(cache=True)
 def freed(s, c, clk):
     """A queue of channel `c` has room again: have the ports offer, if a request of theirs may be waiting for it."""
-    if s[c + L.IN_WINDOW] > 0 or s[L.STARVED] != 0:
-        s[L.FREED] = 1
+    if s[c + L.IN_WINDOW] > 0:
+        for number in range(s[L.PORTS]):
+            may_take(s, c, number, 0)
+            may_take(s, c, number, 1)
         s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
+    elif s[L.STARVED] != 0:
+        s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], clk)
+
+
+@njit(cache=True)
+def enter_queue(s, c, held):
+    """One more in a channel's queue (`held`: of its writes); ROOM and ROOM_W count the queues that aren't full."""
+    if held:
+        s[c + L.WRITES_HELD] += 1
+        s[L.ROOM_W] -= s[c + L.WRITES_HELD] == s[L.WRITE_SLOTS]
+    else:
+        s[c + L.READS] += 1
+        s[L.ROOM] -= s[c + L.READS] == s[L.READ_SLOTS]
+
+
+@njit(cache=True)
+def leave_queue(s, c, held):
+    """One less in a channel's queue."""
+    if held:
+        s[L.ROOM_W] += s[c + L.WRITES_HELD] == s[L.WRITE_SLOTS]
+        s[c + L.WRITES_HELD] -= 1
+    else:
+        s[L.ROOM] += s[c + L.READS] == s[L.READ_SLOTS]
+        s[c + L.READS] -= 1
 
 
 @njit(cache=True)
@@ -293,7 +346,7 @@ def _column(s, r, capacity, c, b, n, clk):
     s[L.QUEUED_CLOCKS] += clk - s[n + L.N_ACCEPTED]
     shut = s[L.CLOSED] != 0
     if textbook:
-        s[c + (L.WRITES_HELD if write else L.READS)] -= 1
+        leave_queue(s, c, write)
         freed(s, c, clk)
         for head in (s[b + L.HEAD], s[b + L.HEAD_W]):
             m = head
@@ -374,5 +427,6 @@ def append(s, b, n, head_field):
     s[c + L.QUEUED] += 1
     s[n + L.N_STAMP] = s[c + L.STAMP]
     s[c + L.STAMP] += 1
-    choose(s, b)
-    renew(s, c, b)
+    if s[L.POLICY] != L.TEXTBOOK or s[b + L.WANT] & (L.W_RD | L.W_WR | L.W_ACT) == 0:
+        choose(s, b)  # what an older transaction wants of the bank doesn't change, under textbook
+        renew(s, c, b)

@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 
 from . import layout as L
-from .bank import append, bucket, complete, find, slot
+from .bank import append, bucket, complete, enter_queue, find, may_take, slot
 from .pointer import pointer_to
-from .scheduler import tick
+from .scheduler import tick, turns
 
 
 @njit(cache=True)
@@ -73,14 +73,16 @@ def _accept(s, r, capacity, q, uid, port, clk):
     s[n + L.N_CHAIN] = s[at]
     s[at] = n
     if s[L.POLICY] == L.TEXTBOOK:
-        s[c + (L.WRITES_HELD if write else L.READS)] += 1
+        enter_queue(s, c, write)
         append(s, b, n, L.HEAD_W if write else L.HEAD)
-        s[c + L.DIRTY] = 1
+        if turns(s, c):
+            s[c + L.DIRTY] = 1
+        s[c + L.NEXT] = min(s[c + L.NEXT], max(s[c + L.SOON], clk + 1))
     else:
         held = write != 0 and s[L.UNIFIED] == 0
-        count_at = c + (L.WRITES_HELD if held else L.READS)
-        s[c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if held else 0) + s[count_at]] = n
-        s[count_at] += 1
+        count = s[c + (L.WRITES_HELD if held else L.READS)]
+        s[c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if held else 0) + count] = n
+        enter_queue(s, c, held)
         owner = s[b + L.OWNER]
         s[owner + (L.WAITING_W if held else L.WAITING)] += 1
         if s[owner + L.OWNED] < s[L.BANK_SLOTS]:
@@ -106,83 +108,116 @@ def _retire_ring(s, port, ring, head_field, clk):
 
 
 @njit(cache=True)
+def _refill(s, r, capacity, number, port, clk):
+    """Let requests into a port's window, in order, as far as its limits go; when the next one is ready, or NEVER."""
+    limit = s[port + L.OUTSTANDING]
+    size = s[port + L.WINDOW]
+    again = L.NEVER
+    while s[port + L.ENTER] < s[port + L.SUBMITTED] and size < s[port + L.LOOKAHEAD]:
+        if limit > 0 and size + s[port + L.IN_FLIGHT] >= limit:
+            break
+        uid = s[port + L.ENTER] << 8 | number
+        q = slot(r, uid, capacity)
+        if r[q + L.R_READY] > clk:
+            again = r[q + L.R_READY]
+            break
+        c, write = r[q + L.R_CHANNEL], r[q + L.R_WRITE]
+        queue = c + s[L.LISTS_AT] + (2 * number + write) * L.WAITING_SIZE
+        r[q + L.R_MERGED] = -1
+        if s[queue + L.W_HEAD] < 0:
+            s[queue + L.W_HEAD] = uid
+        else:
+            r[slot(r, s[queue + L.W_TAIL], capacity) + L.R_MERGED] = uid
+        s[queue + L.W_TAIL] = uid
+        s[c + L.IN_WINDOW] += 1
+        if _has_room(s, c, write):
+            may_take(s, c, number, write)
+        s[port + L.WINDOW_WRITES] += write
+        s[port + L.WRITES_AHEAD] -= write
+        size += 1
+        s[port + L.ENTER] += 1
+    s[port + L.WINDOW] = size
+    return again
+
+
+@njit(cache=True)
+def _oldest(s, r, capacity, number, port):
+    """The oldest request of a port's window that its queue can take, or -1; queues that can't are struck off the list."""
+    oldest = L.NEVER
+    i = 0
+    while i < s[port + L.CANDIDATES]:
+        key = s[port + L.CANDIDATES_AT + i]
+        c, write = key >> 1, key & 1
+        queue = c + s[L.LISTS_AT] + (2 * number + write) * L.WAITING_SIZE
+        uid = -1
+        if _has_room(s, c, write):
+            uid = s[queue + L.W_HEAD]
+            while write != 0 and uid >= 0 and _must_wait(s, 1, r[slot(r, uid, capacity) + L.R_ADDRESS]):
+                uid = r[slot(r, uid, capacity) + L.R_MERGED]
+        if uid < 0:
+            s[queue + L.W_LISTED] = 0
+            s[port + L.CANDIDATES] -= 1
+            s[port + L.CANDIDATES_AT + i] = s[port + L.CANDIDATES_AT + s[port + L.CANDIDATES]]
+        else:
+            oldest = min(oldest, uid)
+            i += 1
+    return -1 if oldest == L.NEVER else oldest
+
+
+@njit(cache=True)
+def _leave_window(s, r, capacity, number, port, uid):
+    """Take a request out of its port's window."""
+    q = slot(r, uid, capacity)
+    c, write = r[q + L.R_CHANNEL], r[q + L.R_WRITE]
+    queue = c + s[L.LISTS_AT] + (2 * number + write) * L.WAITING_SIZE
+    before, n = -1, s[queue + L.W_HEAD]
+    while n != uid:
+        before, n = n, r[slot(r, n, capacity) + L.R_MERGED]
+    after = r[q + L.R_MERGED]
+    if before < 0:
+        s[queue + L.W_HEAD] = after
+    else:
+        r[slot(r, before, capacity) + L.R_MERGED] = after
+    if after < 0:
+        s[queue + L.W_TAIL] = before
+    s[c + L.IN_WINDOW] -= 1
+    s[port + L.WINDOW] -= 1
+    s[port + L.WINDOW_WRITES] -= write
+
+
+@njit(cache=True)
 def _offer(s, r, capacity, clk):
     """Each port refills its window and offers it, oldest first; what is refused stays, what follows may pass it."""
     s[L.FRONT_NEXT] = L.NEVER
-    again_from_start = s[L.FREED] != 0
-    s[L.FREED] = 0
     s[L.STARVED] = 0
     ports = s[L.PORTS]
-    for turn in range(ports):
-        number = 0 if ports == 1 else (turn + clk) % ports
+    number = clk % ports if ports > 1 else 0
+    for _ in range(ports):
         port = s[L.PORT_AT] + number * s[L.PORT_SIZE]
-        window = port + L.WINDOW_AT
-        limit = s[port + L.OUTSTANDING]
         again = L.NEVER
-        if limit > 0:
-            ring = window + 2 * (s[port + L.WINDOW_MASK] + 1)
+        if s[port + L.OUTSTANDING] > 0:
+            ring = port + L.CANDIDATES_AT + 2 * s[L.CHANNELS]
             again = _retire_ring(s, port, ring, L.SLOW_HEAD, clk)
             again = min(again, _retire_ring(s, port, ring + s[port + L.RING_MASK] + 1, L.FAST_HEAD, clk))
-        size, base, mask = s[port + L.WINDOW], s[port + L.WINDOW_BASE], s[port + L.WINDOW_MASK]
-        while s[port + L.ENTER] < s[port + L.SUBMITTED] and size < s[port + L.LOOKAHEAD]:
-            if limit > 0 and size + s[port + L.IN_FLIGHT] >= limit:
-                break
-            uid = s[port + L.ENTER] << 8 | number
-            q = slot(r, uid, capacity)
-            if r[q + L.R_READY] > clk:
-                again = min(again, r[q + L.R_READY])
-                break
-            at = window + 2 * ((base + size) & mask)
-            s[at] = uid
-            s[at + 1] = r[q + L.R_CHANNEL] * 2 + r[q + L.R_WRITE]
-            s[port + L.WINDOW_WRITES] += r[q + L.R_WRITE]
-            s[r[q + L.R_CHANNEL] + L.IN_WINDOW] += 1
-            s[port + L.WRITES_AHEAD] -= r[q + L.R_WRITE]
-            size += 1
-            s[port + L.ENTER] += 1
-        room = 0  # queues that can take one of these
-        for i in range(s[L.CHANNELS]):
-            c = s[L.CHANNEL_AT] + i * s[L.CHANNEL_SIZE]
-            room += _has_room(s, c, 0)
-            if s[port + L.WINDOW_WRITES] > 0 and s[L.UNIFIED] == 0:
-                room += _has_room(s, c, 1)
-        kept = 0 if again_from_start else s[port + L.CHECKED]
+        again = min(again, _refill(s, r, capacity, number, port, clk))
+        writes = s[port + L.WINDOW_WRITES] > 0 and s[L.UNIFIED] == 0
         left = s[port + L.PER_CLOCK]
-        i = kept
-        while i < size and left > 0 and room > 0:
-            at = window + 2 * ((base + i) & mask)
-            uid, key = s[at], s[at + 1]
-            taken = _has_room(s, key >> 1, key & 1)
-            if taken:
-                q = slot(r, uid, capacity)
-                taken = not _must_wait(s, r[q + L.R_WRITE], r[q + L.R_ADDRESS])
-                if taken:
-                    _accept(s, r, capacity, q, uid, port, clk)
-                    s[port + L.IN_FLIGHT] += 1
-                    s[port + L.WINDOW_WRITES] -= key & 1
-                    s[(key >> 1) + L.IN_WINDOW] -= 1
-                    left -= 1
-                    room -= not _has_room(s, key >> 1, key & 1)
-            if not taken:
-                if kept != i:
-                    to = window + 2 * ((base + kept) & mask)
-                    s[to], s[to + 1] = uid, key
-                kept += 1
-            i += 1
-        accepted = i - kept
-        if accepted > 0:
-            for j in range(kept - 1, -1, -1):  # what was refused moves up to what wasn't offered
-                at, to = window + 2 * ((base + j) & mask), window + 2 * ((base + j + accepted) & mask)
-                s[to], s[to + 1] = s[at], s[at + 1]
-            s[port + L.WINDOW_BASE] = (base + accepted) & mask
-            size -= accepted
-            if room > 0 or s[port + L.WRITES_AHEAD] > 0:
+        while left > 0 and s[port + L.CANDIDATES] > 0:
+            uid = _oldest(s, r, capacity, number, port)
+            if uid < 0:
+                break
+            _leave_window(s, r, capacity, number, port, uid)
+            _accept(s, r, capacity, slot(r, uid, capacity), uid, port, clk)
+            s[port + L.IN_FLIGHT] += 1
+            left -= 1
+        if left < s[port + L.PER_CLOCK]:
+            room = s[L.ROOM] > 0 or (writes and s[L.ROOM_W] > 0)
+            if room or s[port + L.WRITES_AHEAD] > 0:
                 again = clk + 1  # refill the window and go on
             else:
                 s[L.STARVED] = 1  # refill it when any queue has room again
-        s[port + L.CHECKED] = kept if room > 0 else size
-        s[port + L.WINDOW] = size
         s[L.FRONT_NEXT] = min(s[L.FRONT_NEXT], again)
+        number = number + 1 if number + 1 < ports else 0
 
 
 @njit(cache=True)
@@ -270,15 +305,26 @@ def submit(state, ring, capacity, number, addresses, writes, ready, mapping, has
     port = s[L.PORT_AT] + number * s[L.PORT_SIZE]
     field = np.zeros(6, np.int64)
     first = s[port + L.SUBMITTED]
+    alike = 0  # low bits of a burst's number that choose a column alone
+    for j in range(len(mapping)):
+        if mapping[j, 0] == 0 and mapping[j, 2] == 5:
+            alike = mapping[j, 1]
+    for j in range(len(hashing)):
+        if hashing[j, 2] == 5:
+            alike = 0
+    c = bank = 0
+    before = -1
     for i in range(len(addresses)):
         burst = addresses[i] >> burst_shift
-        field[:] = 0
-        for j in range(len(mapping)):
-            field[mapping[j, 2]] |= ((burst >> mapping[j, 0]) & ((1 << mapping[j, 1]) - 1)) << mapping[j, 3]
-        for j in range(len(hashing)):
-            field[hashing[j, 0]] ^= ((field[hashing[j, 2]] >> hashing[j, 3]) & 1) << hashing[j, 1]
-        c = s[L.CHANNEL_AT] + field[0] * s[L.CHANNEL_SIZE]
-        bank = field[1] * s[L.BANKS_PER_RANK] + field[2] * s[L.BANKS_PER_GROUP] + field[3]
+        if burst >> alike != before:
+            before = burst >> alike
+            field[:] = 0
+            for j in range(len(mapping)):
+                field[mapping[j, 2]] |= ((burst >> mapping[j, 0]) & ((1 << mapping[j, 1]) - 1)) << mapping[j, 3]
+            for j in range(len(hashing)):
+                field[hashing[j, 0]] ^= ((field[hashing[j, 2]] >> hashing[j, 3]) & 1) << hashing[j, 1]
+            c = s[L.CHANNEL_AT] + field[0] * s[L.CHANNEL_SIZE]
+            bank = field[1] * s[L.BANKS_PER_RANK] + field[2] * s[L.BANKS_PER_GROUP] + field[3]
         q = slot(r, s[port + L.SUBMITTED] << 8 | number, capacity)
         r[q + L.R_ADDRESS] = addresses[i]
         r[q + L.R_CHANNEL] = c

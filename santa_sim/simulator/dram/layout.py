@@ -29,6 +29,7 @@ N_RELATIONS = len(RELATIONS)
 
 # What a bank wants next (bits), and the kind of a command for buses that carry one of each kind per clock.
 W_RD, W_WR, W_ACT, W_PRE = 1, 2, 4, 8
+AGE_SHIFT, ROW_KEY = 12, 1 << 58  # of what orders banks by age: arrival << AGE_SHIFT | bank, with ROW_KEY for a row command
 KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
 
 # --- header: configuration -------------------------------------------------------------------------------------------
@@ -37,16 +38,16 @@ KIND_NONE, KIND_ROW, KIND_COLUMN = 0, 1, 2
     READ_SLOTS, WRITE_SLOTS, BANK_SLOTS, UNIFIED, BANKS_PER_QUEUE, QUEUES, DUAL, CLOSED, HIT_CAP, DRAIN_ABOVE,
     WRITE_HIGH, WRITE_LOW, REFRESH, REFRESH_INTERVAL, READ_DELAY, WRITE_DELAY, FAW, AW32, SHARED_BUS,
     BURST_SHIFT, KEEP,
-    CHANNEL_AT, CHANNEL_SIZE, FIRST_AT, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS,
+    CHANNEL_AT, CHANNEL_SIZE, FIRST_AT, AGE_AT, QUEUE_AT, BANK_AT, SPREAD_AT, RANK_AT, NODE_AT, HASH_AT, HASH_MASK, PORTS,
     PORT_AT, PORT_SIZE,
     # --- header: state
-    CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, FREED, STARVED, TICKETS_DONE, WAITING_READS, WAITING_WRITES, LAST_DONE,
-    LAST_WRITE,
+    LISTS_AT, CLOCK, FREE_NODE, FLUSH, FRONT_NEXT, STARVED, ROOM, ROOM_W, TICKETS_DONE, WAITING_READS, WAITING_WRITES,
+    LAST_DONE, LAST_WRITE,
     # --- header: counters
     N_ACT, N_PRE, N_RD, N_WR, N_RD_HIT, N_WR_HIT, N_REF, N_REFB, N_REFRESH_PRE, N_FORWARDED, N_MERGED, N_COALESCED,
     N_DONE_READS, N_DONE_WRITES, QUEUED_CLOCKS, N_TICKS,
     RULES,
-) = range(70)  # fmt: skip
+) = range(73)  # fmt: skip
 HEADER = RULES + len(COMMANDS) * N_TARGETS * N_RELATIONS
 BEYOND = HEADER  # per command: bits of the targets that it holds back outside its own bank
 HEADER_SIZE = HEADER + len(COMMANDS)
@@ -69,19 +70,24 @@ DUE = 24
 DUE_TARGETS = 4  # read, write, activate, precharge: what a bank can want
 # DUE: DUE_TARGETS x BANKS first clocks at which a bank can issue what it wants (NEVER for what it doesn't want); then
 # N_TARGETS x BANKS first clocks as far as commands of other banks have a say; BANKS first clocks of any command (at
-# FIRST_AT of the channel); READ_SLOTS and WRITE_SLOTS entries of the transaction queues (at QUEUE_AT).
+# FIRST_AT of the channel); BANKS ages of what a bank wants (at AGE_AT; textbook policy); READ_SLOTS and WRITE_SLOTS entries
+# of the transaction queues (at QUEUE_AT); for each port, reads and writes, the requests in its window that wait for this
+# channel, oldest first (at LISTS_AT).
+W_HEAD, W_TAIL, W_LISTED = range(3)  # first and last request (or -1), whether the port's list of candidates has this queue
+WAITING_SIZE = 3
 # --- one per queued transaction
 LINK, N_ROW, N_BURST, N_ADDRESS, N_WRITE, N_BANK, N_UID, N_STAMP, N_CHAIN, N_ACCEPTED = range(10)
 NODE_SIZE = 10
-# --- one per port; then its window, then two rings of completion times
-(FIRST, ENTER, SUBMITTED, WINDOW, CHECKED, LOOKAHEAD, PER_CLOCK, OUTSTANDING, IN_FLIGHT, SLOW_HEAD, SLOW_COUNT,
- FAST_HEAD, FAST_COUNT, RING_MASK, WINDOW_BASE, WINDOW_MASK, WINDOW_WRITES, WRITES_AHEAD,
- WINDOW_AT) = range(19)  # fmt: skip
+# --- one per port; then the queues that may take a request of its window, then two rings of completion times
+(FIRST, ENTER, SUBMITTED, WINDOW, LOOKAHEAD, PER_CLOCK, OUTSTANDING, IN_FLIGHT, SLOW_HEAD, SLOW_COUNT,
+ FAST_HEAD, FAST_COUNT, RING_MASK, WINDOW_WRITES, WRITES_AHEAD, CANDIDATES,
+ CANDIDATES_AT) = range(17)  # fmt: skip
 # --- one per request, in a second vector
 R_ADDRESS, R_CHANNEL, R_BANK, R_ROW, R_WRITE, R_READY, R_DONE, R_MERGED, R_TICKET, R_LEFT = range(10)
 # once a request is in a queue, R_ROW is -1 minus the clock of that, and R_BANK -1, with KEEP set then the clock of its column
-# command
-REQUEST_SIZE = 10  # R_LEFT counts down in the first request of those handed in together, whose number is R_TICKET
+# command; R_MERGED: of a request in a window, the next one for its queue; R_LEFT counts down in the first request of those
+# handed in together, whose number is R_TICKET
+REQUEST_SIZE = 10
 MAX_PORTS = 256  # a request's id is (number << 8) | port
 
 
@@ -95,16 +101,16 @@ def _whole_lines(n: int) -> int:
     return -(-n // LINE) * LINE
 
 
-def channel_size(banks: int, read_slots: int, write_slots: int) -> int:
+def channel_size(banks: int, read_slots: int, write_slots: int, ports: int) -> int:
     """Length of one channel's record."""
-    return _whole_lines(DUE + (DUE_TARGETS + N_TARGETS + 1) * banks + read_slots + write_slots)
+    return _whole_lines(DUE + (DUE_TARGETS + N_TARGETS + 2) * banks + read_slots + write_slots + 2 * WAITING_SIZE * ports)
 
 
-def port_size(lookahead: int, outstanding: int) -> int:
+def port_size(channels: int, outstanding: int) -> int:
     """Length of one port's record; `outstanding` 0 stands for no limit (then nothing is remembered in its rings)."""
     return (
-        WINDOW_AT
-        + 2 * power_of_two_at_least(lookahead)
+        CANDIDATES_AT
+        + 2 * channels
         + (2 * power_of_two_at_least(outstanding) if outstanding else 0)
     )
 
@@ -121,8 +127,8 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     """
     get = settings.__getitem__
     banks, groups, ranks, channels = get(BANKS), get(GROUPS), get(RANKS), get(CHANNELS)
-    c_size = channel_size(banks, get(READ_SLOTS), get(WRITE_SLOTS))
-    p_size = max(port_size(lookahead, outstanding) for lookahead, _, outstanding in ports)
+    c_size = channel_size(banks, get(READ_SLOTS), get(WRITE_SLOTS), len(ports))
+    p_size = max(port_size(channels, outstanding) for _, _, outstanding in ports)
     buckets = power_of_two_at_least(4 * nodes)
     place = _whole_lines(HEADER_SIZE)
     at = {}
@@ -139,7 +145,11 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
         | {
             CHANNEL_SIZE: c_size,
             FIRST_AT: DUE + (DUE_TARGETS + N_TARGETS) * banks,
-            QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS + 1) * banks,
+            AGE_AT: DUE + (DUE_TARGETS + N_TARGETS + 1) * banks,
+            QUEUE_AT: DUE + (DUE_TARGETS + N_TARGETS + 2) * banks,
+            LISTS_AT: DUE + (DUE_TARGETS + N_TARGETS + 2) * banks + get(READ_SLOTS) + get(WRITE_SLOTS),
+            ROOM: channels,
+            ROOM_W: channels,
             HASH_MASK: buckets - 1,
             PORTS: len(ports),
             PORT_SIZE: p_size,
@@ -158,7 +168,6 @@ def build(*, settings: dict[int, int], ports: list[tuple[int, int, int]], rules:
     for i, (lookahead, per_clock, outstanding) in enumerate(ports):
         p = at[PORT_AT] + i * p_size
         s[p + LOOKAHEAD], s[p + PER_CLOCK], s[p + OUTSTANDING] = lookahead, per_clock, outstanding
-        s[p + WINDOW_MASK] = power_of_two_at_least(lookahead) - 1
         s[p + RING_MASK] = power_of_two_at_least(outstanding) - 1 if outstanding else 0
     return s
 
@@ -202,6 +211,9 @@ def _init_channels(s: np.ndarray) -> None:
     c[:, BUS] = at[np.arange(channels) // s[SHARED_BUS] * s[SHARED_BUS]]  # of pseudo-channels, the first one's
     c[:, DUE : DUE + DUE_TARGETS * banks] = NEVER
     c[:, s[FIRST_AT] : s[FIRST_AT] + banks] = NEVER
+    lists = c[:, s[LISTS_AT] : s[LISTS_AT] + 2 * WAITING_SIZE * s[PORTS]].reshape(channels, -1, WAITING_SIZE)
+    lists[:, :, [W_HEAD, W_TAIL]] = -1
+    c[:, s[LISTS_AT] : s[LISTS_AT] + 2 * WAITING_SIZE * s[PORTS]] = lists.reshape(channels, -1)
 
     b = s[s[BANK_AT] : s[BANK_AT] + channels * banks * BANK_SIZE].reshape(channels, banks, BANK_SIZE)
     number = np.arange(banks)

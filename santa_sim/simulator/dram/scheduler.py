@@ -13,7 +13,19 @@ from __future__ import annotations
 from numba import njit
 
 from . import layout as L
-from .bank import append, choose, find, first_stamp, freed, hold_back_each, precharge, renew, serve, soonest
+from .bank import (
+    append,
+    choose,
+    find,
+    first_stamp,
+    freed,
+    hold_back_each,
+    leave_queue,
+    precharge,
+    renew,
+    serve,
+    soonest,
+)
 
 
 @njit(cache=True)
@@ -52,22 +64,14 @@ def _pick_oldest(s, c, clk, columns, rows):
     """The bank to serve by age: ready column commands first, then ready row commands; -1 if none."""
     if s[c + L.SOON] > clk:
         return -1
-    column_bank = row_bank = -1
-    first = c + s[L.FIRST_AT]
-    column_stamp = row_stamp = L.NEVER
+    first, age = c + s[L.FIRST_AT], c + s[L.AGE_AT]
+    flip = 0 if columns else L.ROW_KEY
+    oldest = L.NEVER
     for i in range(s[L.BANKS]):
-        if s[first + i] <= clk:
-            b = s[c + L.BANK0] + i * L.BANK_SIZE
-            want = s[b + L.WANT]
-            if want & (L.W_ACT | L.W_PRE):
-                stamp = s[s[b + L.ROW_NODE] + L.N_STAMP]
-                if rows and stamp < row_stamp:
-                    row_bank, row_stamp = b, stamp
-            elif columns:
-                stamp = s[s[b + (L.WRITE_NODE if want & L.W_WR else L.COLUMN_NODE)] + L.N_STAMP]
-                if stamp < column_stamp:
-                    column_bank, column_stamp = b, stamp
-    return column_bank if column_bank >= 0 else row_bank
+        oldest = min(oldest, s[age + i] ^ flip if s[first + i] <= clk else L.NEVER)
+    if oldest == L.NEVER or (oldest & L.ROW_KEY and not (columns and rows)):
+        return -1
+    return s[c + L.BANK0] + (oldest & ((1 << L.AGE_SHIFT) - 1)) * L.BANK_SIZE
 
 
 @njit(cache=True)
@@ -168,11 +172,10 @@ def _move_one(s, c, clk):
         i = _first_movable(s, c, writes)
     if writes:
         s[c + L.DRAINING] -= 1
-    count_at = c + (L.WRITES_HELD if writes else L.READS)
     queue = c + s[L.QUEUE_AT] + (s[L.READ_SLOTS] if writes else 0)
     n = s[queue + i]
-    s[count_at] -= 1
-    for j in range(i, s[count_at]):
+    leave_queue(s, c, writes)
+    for j in range(i, s[c + (L.WRITES_HELD if writes else L.READS)]):
         s[queue + j] = s[queue + j + 1]
     b = s[n + L.N_BANK]
     owner = s[b + L.OWNER]
@@ -188,16 +191,19 @@ def _move_one(s, c, clk):
 
 
 @njit(cache=True)
+def turns(s, c):
+    """Textbook policy: whether a channel is to change its direction; see `_direction`."""
+    reads, writes = s[c + L.READS], s[c + L.WRITES_HELD]
+    if s[c + L.WRITE_MODE] == 0:
+        return writes >= s[L.WRITE_HIGH] or (reads == 0 and writes > 0)
+    return writes == 0 or (writes <= s[L.WRITE_LOW] and reads > 0)
+
+
+@njit(cache=True)
 def _direction(s, c):
     """Textbook policy: write from the high watermark, or if no read waits; read from the low one, if a read does."""
-    reads, writes = s[c + L.READS], s[c + L.WRITES_HELD]
-    mode = s[c + L.WRITE_MODE]
-    if mode == 0 and (writes >= s[L.WRITE_HIGH] or (reads == 0 and writes > 0)):
-        mode = 1
-    elif mode == 1 and (writes == 0 or (writes <= s[L.WRITE_LOW] and reads > 0)):
-        mode = 0
-    if mode != s[c + L.WRITE_MODE]:
-        s[c + L.WRITE_MODE] = mode
+    if turns(s, c):
+        s[c + L.WRITE_MODE] = 1 - s[c + L.WRITE_MODE]
         for i in range(s[L.BANKS]):
             b = s[c + L.BANK0] + i * L.BANK_SIZE
             choose(s, b)
