@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..hardware import load_hardware
 from ..hardware_gpu import Gpu
-from . import device, validate_judge, validate_kept, validate_plots, validate_predict, validate_report
+from . import device, validate_beside, validate_judge, validate_kept, validate_plots, validate_predict, validate_report
 from .validate_cells import Cell
 from .validate_judge import Verdict
 
@@ -95,11 +95,14 @@ def judge_run(raw: dict, machine=None) -> tuple[dict, list[Verdict]]:
     peak = validate_predict.peak_bandwidth(raw["card"])
     counters = raw.get("counters", {})
     time = validate_judge.time_rows(raw["cells"], predicted, peak)
-    dense = {(c.n_k, c.batch, c.precision): validate_predict.dense_bytes(validate_predict.work_for(c, raw["works"])) for c in cells}
-    bytes_ = validate_judge.dense_rows(counters, dense) + validate_judge.byte_rows(counters, predicted)
+    once = {(c.n_k, c.batch, c.precision): validate_predict.dense_bytes(validate_predict.work_for(c, raw["works"])) for c in cells}
+    bytes_ = validate_judge.dense_rows(counters, once) + validate_judge.byte_rows(counters, predicted)
     verdicts = [*validate_judge.time_verdicts(time), validate_judge.judged_verdict(raw["cells"], time), *validate_judge.byte_verdicts(bytes_, counters), validate_judge.output_verdict(raw["cells"])]
+    dense = validate_beside.dense_times(raw.get("peers", []), machine)
+    uncalibrated = validate_beside.uncalibrated_times(cells, raw["works"], raw["card"], time)
+    verdicts += validate_beside.figures(dense, uncalibrated, bytes_)
     result = {
-        "schema": SCHEMA, "machine": fields, "predicted": predicted, "time": time, "bytes": bytes_,
+        "schema": SCHEMA, "machine": fields, "predicted": predicted, "time": time, "bytes": bytes_, "dense": dense, "uncalibrated": uncalibrated,
         "speed_ups": validate_judge.speed_ups(raw["cells"], raw.get("peers", [])),
         "verdicts": [dataclasses.asdict(verdict) for verdict in verdicts], "raw": raw,
     }  # fmt: skip

@@ -12,8 +12,8 @@ from ..hardware import PACKAGE, load_hardware
 from ..hardware_gpu import Gpu
 from ..schema import shipped, validate
 from ..simulator.gpu import predict
-from ..simulator.gpu.work import Work, work_of
-from .validate_cells import METHODS, TILE, Cell, gaussian_on_host
+from ..simulator.gpu.work import Work, dense_work, work_of
+from .validate_cells import H_KV, METHODS, TILE, Cell, D, H, gaussian_on_host
 
 IMPLEMENTATION = "ours"
 START_OF = {"graph": "graph", "as_called": "stream"}
@@ -313,6 +313,25 @@ def predict_cells(cells: Sequence[Cell], works: dict[str, dict], machine: Gpu) -
             record = {"name": cell.name, "refused": str(error)}
         predicted.append(record)
     return predicted
+
+
+def predict_uncalibrated(cells: Sequence[Cell], works: dict[str, dict], card: dict) -> tuple[str, list[float]] | None:
+    """Seconds of each cell's graph replay by the rule for cards without a calibration, and the shipped machine's name.
+
+    None where no machine of this card is shipped. For figures beside the verdicts only.
+    """
+    machine = like(card)
+    if (machine.compute_capability, machine.multiprocessors.count) != (card["compute_capability"], card["multiprocessors"]):
+        return None
+    try:
+        return machine.name, [float(predict(work_for(cell, works), machine, IMPLEMENTATION).time_s.sum()) for cell in cells]
+    except InputError:
+        return None
+
+
+def predict_dense(n_k: int, batch: int, precision: str, machine: Gpu) -> float:
+    """Seconds that dense attention as others build it (`split-kv`) takes, replayed as a graph."""
+    return float(predict(dense_work(n_k, batch=batch, H=H, H_kv=H_KV, d=D, precision=precision), machine, "split-kv").time_s.sum())
 
 
 def _plain(frame) -> list[dict]:

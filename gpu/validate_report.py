@@ -14,7 +14,7 @@ def markdown(result: dict, verdicts: Sequence[Verdict], plots: Sequence[str] = (
     parts = [f"# GPU timing model against {raw['card']['name']}", _card(raw), "## Verdicts", _verdicts(verdicts)]
     parts += [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in plots]
     parts += ["## Times", _times(result["time"], result["predicted"]), "## DRAM bytes", _bytes(result["bytes"], raw.get("counters", {})), "## Against dense attention",
-              _peers(result["speed_ups"], raw), "## Outputs", _outputs(raw["cells"]), "## Calibration", _calibration(raw.get("predicted_by") or result["machine"])]  # fmt: skip
+              _peers(result["speed_ups"], raw), _dense(result["dense"]), "## Outputs", _outputs(raw["cells"]), "## Calibration", _calibration(raw.get("predicted_by") or result["machine"])]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -67,9 +67,12 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
             return "not measured"
         return f"{value:.0f}" if name.startswith(("measurements", "outputs", "cells")) else f"{100 * value:.2f} %"
 
+    def word(v: Verdict) -> str:
+        return "beside, not judged" if v.holds is None and v.found is not None else words[v.holds]
+
     words = {True: "holds", False: "**broken**", None: "not measured"}
     return table(("tolerance", "at most", "found", "", ""), [
-        (v.name, number(v.name, v.allowed), number(v.name, v.found), words[v.holds], v.note) for v in verdicts])  # fmt: skip
+        (v.name, "–" if v.allowed is None else number(v.name, v.allowed), number(v.name, v.found), word(v), v.note) for v in verdicts])  # fmt: skip
 
 
 def _times(rows: Sequence[dict], predicted: Sequence[dict]) -> str:
@@ -107,6 +110,15 @@ def _peers(rows: Sequence[dict], raw: dict) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in raw.get("peer_versions", {}).items())
     without = "" if "flashinfer" in raw.get("peer_versions", {}) else " FlashInfer is not installed."
     return f"Graph replay, same inputs, fastest peer ({versions}).{without}\n\n" + table(("cell", "µs", "peer", "µs", "speed-up"), lines)
+
+
+def _dense(rows: Sequence[dict]) -> str:
+    if not rows:
+        return ""
+    lines = [(f"{row['n_k']:,}", row["batch"], row["precision"], row["peer"], us(row["predicted_s"]), us(row["measured_s"]), percent(row["error"])) for row in rows]
+    return ("Dense attention as others build it (`split-kv`: bound by bandwidth, instructions not counted), predicted beside the fastest peer. Beside the verdicts: "
+            "in no mean, and no time of a peer enters the model.\n\n"
+            + table(("n_k", "batch", "type", "peer", "predicted, µs", "measured, µs", "error"), lines))  # fmt: skip
 
 
 def _outputs(cells: Sequence[dict]) -> str:

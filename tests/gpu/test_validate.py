@@ -14,6 +14,7 @@ from santa_sim import InputError
 from santa_sim.simulator.gpu import predict
 from santa_sim.validate_command import validate as command
 
+KEPT = Path(__file__).parents[2] / "benchmarks" / "gpu_validation" / "validation.json"
 RECORDED = Path(__file__).parent / "data" / "validation_h200.json"
 
 
@@ -240,6 +241,31 @@ def test_the_report_says_which_machine_predicted_and_keeps_it(recorded, tmp_path
     assert "this run alone" not in text and "another_run" in text and "a run of another day" in text
     again, _ = validate.judge_run(validate.load(tmp_path / "out" / "validation.json"))
     assert again["time"] == result["time"] and again["raw"]["predicted_by"]["name"] == "another_run"
+
+
+def test_figures_beside_the_verdicts_break_nothing():
+    """The kept run of one H200: dense attention of others, the uncalibrated rule, and bytes written."""
+    raw = validate.load(KEPT)
+    result, verdicts = validate.judge_run(raw)
+    dense = {(row["n_k"], row["batch"], row["precision"]): row["error"] for row in result["dense"]}
+    assert dense[4096, 1, "bf16"] == pytest.approx(-0.35, abs=0.01) and dense[32768, 1, "bf16"] == pytest.approx(-0.22, abs=0.01)
+    assert dense[131072, 1, "bf16"] == pytest.approx(-0.065, abs=0.01) and dense[32768, 16, "bf16"] == pytest.approx(0.02, abs=0.01)
+    errors = result["uncalibrated"]["errors"]
+    assert len(errors) == 88 and result["uncalibrated"]["mean"] == pytest.approx(0.132, abs=0.002)
+    assert min(errors.values()) == pytest.approx(-0.298, abs=0.002) and max(errors.values()) < 0.015
+    beside = [verdict for verdict in verdicts if verdict.name.startswith("beside")]
+    assert len(beside) == 3 and all(verdict.holds is None and verdict.allowed is None for verdict in beside)
+    assert not validate_judge.failed(verdicts) and validate_judge.failed([*beside, verdicts[0]]) is False
+    text = validate_report.markdown(result, verdicts)
+    assert "29.4 MB predicted, 59.8 counted" in text and "beside, not judged" in text and "split-kv" in text
+
+
+def test_the_held_out_run_is_judged_with_the_machine_that_predicted_it():
+    raw = validate.load(KEPT.parent / "held_out" / "validation.json")
+    assert raw["predicted_by"]["name"] == "nvidia_h200_before"
+    result, verdicts = validate.judge_run(raw)
+    found = {verdict.name: verdict.found for verdict in verdicts}
+    assert found["time, mean absolute error"] == pytest.approx(0.0929, abs=5e-5) and found["time, worst cell"] == pytest.approx(0.2696, abs=5e-5)
 
 
 def test_a_capability_that_no_machine_has_takes_rates_from_measurement(recorded):
