@@ -143,7 +143,7 @@ def plot(curves: dict[str, np.ndarray]) -> Figure:
         axes.plot(BUDGETS[1:], 100 * guide, color=COLOURS[0], linestyle=(":", "--")[i], linewidth=1, label=f"slope {power:g}")
         value = published()[ITEM]["B4"][KINDS[kind]]
         # a wide bar: what lies at the same place stays to be seen
-        axes.plot([4], [value], marker="_", markersize=34, markeredgewidth=2, linestyle="", color=COLOURS[1 + i], label=f"published, about {value} %")
+        axes.plot([4], [value], marker="_", markersize=22, markeredgewidth=2, linestyle="", color=COLOURS[1 + i], label=f"published, about {value} %")
     axes.set_yscale("log")
     log2_ticks(axes, BUDGETS)
     axes.set(xlabel="draws per feature, B", ylabel="L2 error of the scores [%]", title="Bernoulli scores: error against B")

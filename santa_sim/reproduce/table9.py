@@ -27,7 +27,7 @@ BUDGETS = np.array([1, 4, 8, 16])
 TOLERANCE = 0.15  # percentage points
 HEADS = {1024: 40, 2048: 20, 4096: 12, 8192: 6, 16384: 4}
 DRAWN = {1024: 40, 2048: 20, 4096: 6, 8192: 2, 16384: 1}  # of these heads, also by the kernel
-FAST_HEADS, FAST_DRAWN = {1024: 32, 2048: 8, 4096: 3}, {1024: 32, 2048: 4, 4096: 1}  # no longer prefills in fast runs
+FAST_HEADS, FAST_DRAWN = {1024: 32, 2048: 8, 4096: 3}, {1024: 16, 2048: 2, 4096: 1}  # no longer prefills in fast runs
 _QUERIES = 128  # query positions per step
 
 
