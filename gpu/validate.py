@@ -40,7 +40,7 @@ def measure(cells: Sequence[Cell], *, counters: bool = True, quick: bool = False
     from . import validate_collect
 
     works = validate_predict.works_of(cells, "gpu", progress)
-    raw = {"schema": SCHEMA, "works": works}
+    raw = {"schema": SCHEMA, "asked": [cell.name for cell in cells], "works": works}
     return raw | validate_collect.collect(cells, counters=counters, quick=quick, few=few, progress=progress,
                                           keep=None if keep is None else lambda part: keep(raw | part))  # fmt: skip
 
@@ -97,7 +97,7 @@ def judge_run(raw: dict, machine=None) -> tuple[dict, list[Verdict]]:
     time = validate_judge.time_rows(raw["cells"], predicted, peak)
     once = {(c.n_k, c.batch, c.precision): validate_predict.dense_bytes(validate_predict.work_for(c, raw["works"])) for c in cells}
     bytes_ = validate_judge.dense_rows(counters, once) + validate_judge.byte_rows(counters, predicted)
-    verdicts = [*validate_judge.time_verdicts(time), validate_judge.judged_verdict(raw["cells"], time), *validate_judge.byte_verdicts(bytes_, counters), validate_judge.output_verdict(raw["cells"])]
+    verdicts = [*validate_judge.time_verdicts(time), validate_judge.judged_verdict(raw["cells"], time, raw.get("asked", ())), *validate_judge.byte_verdicts(bytes_, counters), validate_judge.output_verdict(raw["cells"])]
     dense = validate_beside.dense_times(raw.get("peers", []), machine)
     uncalibrated = validate_beside.uncalibrated_times(cells, raw["works"], raw["card"], time)
     verdicts += validate_beside.figures(dense, uncalibrated, bytes_)

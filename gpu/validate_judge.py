@@ -64,13 +64,17 @@ def flags(timing: dict, least_bytes: float, peak_bytes_per_s: float) -> list[str
     return found
 
 
-def judged_verdict(cells: Sequence[dict], rows: Sequence[dict]) -> Verdict:
-    """All cells of the grid are to be judged: measured, predicted, and not all of them with a spread that hides the tolerance."""
+def judged_verdict(cells: Sequence[dict], rows: Sequence[dict], asked: Sequence[str] = ()) -> Verdict:
+    """All cells of the grid are to be judged: measured, predicted, and not all of them with a spread that hides the tolerance.
+
+    `asked`: names of the grid's cells, where the measurement holds them.
+    """
     judged = {row["name"] for row in rows}
     left = [f"{cell['name']} (refused: {cell['refused']})" if cell.get("refused") else f"{cell['name']} (not predicted)"
             for cell in cells if cell["name"] not in judged]  # fmt: skip
+    left += [f"{name} (not measured)" for name in asked if name not in {cell["name"] for cell in cells}]
     hidden = [row["name"] for row in rows if any(flag.startswith("spread") for flag in row["flags"])]
-    note = f"{len(rows)} of {len(cells)} cells judged"
+    note = f"{len(rows)} of {max(len(cells), len(asked))} cells judged"
     if not cells:
         return Verdict("cells that were not judged", 0, None, False, "the measurement holds no cell")
     if rows and len(hidden) == len(rows):

@@ -110,6 +110,7 @@ class Kept(Record):
     micro: dict[str, list[dict]]
     works: dict[str, dict]
     cells: list[KeptCell]
+    asked: list[str] = []
     peers: list[Peer] = []
     counters: dict[str, Counters] = {}
 
