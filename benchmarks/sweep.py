@@ -1,6 +1,7 @@
 """Machine points of a sweep on one trace, a CPU second, against one `simulate` call after another in the same process.
 
     python benchmarks/sweep.py [--peer-points 2] > benchmarks/sweep.md
+    python benchmarks/sweep.py --whole       whole sweeps instead: two workers in wall time, memory at 100 and 1,000 points
 
 CPU seconds of one process: a sweep's workers share nothing but the trace, so two workers on two idle cores do twice as many points
 a second. What else runs on the machine slows both sides; the ratio is what counts.
@@ -9,8 +10,11 @@ a second. What else runs on the machine slows both sides; the ratio is what coun
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import multiprocessing
 import os
 import platform
+import resource
 import time
 from pathlib import Path
 
@@ -40,12 +44,58 @@ def cpu_s(work, points: int) -> float:
     return (time.process_time() - start) / points
 
 
+def whole_sweep(arguments: dict, jobs: int | None) -> tuple[int, float, float, float, float]:
+    """Points, wall and CPU seconds, peak memory of this process and of the largest of its workers  [MB]."""
+    start, before = time.perf_counter(), cpu_of_all()
+    frame = santa_sim.sweep(**arguments, jobs=jobs, yes=True)
+    if frame["failure"].notna().any():
+        raise SystemExit(frame["failure"].dropna().iloc[0])
+    own, workers = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return len(frame), time.perf_counter() - start, cpu_of_all() - before, own, workers
+
+
+def cpu_of_all() -> float:
+    """CPU seconds of this process and of those that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def apart(arguments: dict, jobs: int | None) -> tuple[int, float, float, float, float]:
+    """`whole_sweep` in a process of its own, whose peak of memory nothing before it has raised."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(whole_sweep, arguments, jobs).result()
+
+
+def whole_sweeps() -> None:
+    print("| sweep | workers | points | wall s | CPU s | load average |\n|---|---|---|---|---|---|")
+    walls = []
+    for repeats in (4, 8):
+        grid = {"gather.outstanding": [32, 64, 128, 256], "accumulate.lanes": [256 * n for n in range(1, 1 + repeats)], "score.mac_lanes": [1024, 2048]}
+        points, wall, cpu, _, _ = apart({**FIXED, "hardware": machine("ddr5_4800"), "grid": grid}, 2)
+        walls.append((points, wall))
+        print(f"| ddr5_4800, full | 2 | {points} | {wall:.1f} | {cpu:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
+    (few, short), (many, long) = walls
+    print(f"\nPoints a second of wall time, both workers, beyond starting up and the kernel: {(many - few) / (long - short):.2f}.\n")
+    print("| points of a tiny workload | peak of a process that does all [MB] | wall s |\n|---|---|---|")
+    tiny = {"name": "tiny", "model": "none", "kind": "decode", "heads": 2, "kv_heads": 2, "head_dim": 64, "n_k": [256], "model_layers": 1,
+            "dtype": "bfloat16", "source": {"type": "gaussian"}}  # fmt: skip
+    for points in (100, 1000):
+        grid = {"lookahead_tiles": [1, 2, 3, 4, 5], "gather.outstanding": [16, 64], "accumulate.lanes": list(range(16, 16 + points // 10))}
+        arguments = {"workload": tiny, "method": "s2anta-prop", "S": 16, "hardware": machine("ddr5_4800"), "grid": grid}
+        done, wall, _, own, _ = apart(arguments, 1)
+        print(f"| {done:,} | {own:.0f} | {wall:.1f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer-points", type=int, default=2)
+    parser.add_argument("--whole", action="store_true", help="whole sweeps: two workers in wall time, memory")
     options = parser.parse_args()
+    if options.whole:
+        whole_sweeps()
+        return
     trace = santa_sim.make_trace(**FIXED)
-    rows, apart, replayers = [], [], {}
+    rows, compared, replayers = [], [], {}
     for dram, what, detail in RUNS:
         sweep = load_sweep(**FIXED, hardware=machine(dram), grid=GRIDS[what], dram_detail=detail)
 
@@ -62,7 +112,7 @@ def main() -> None:
         if detail == "steady":
             full = santa_sim.simulate(trace, on(0))
             fast = replayer.result(on(0))
-            apart.append((what, 100 * (fast.latency_s / full.latency_s - 1), 100 * (fast.energy_j / full.energy_j - 1), fast.memory["model"]))
+            compared.append((what, 100 * (fast.latency_s / full.latency_s - 1), 100 * (fast.energy_j / full.energy_j - 1), fast.memory["model"]))
     print("# Sweeps: machine points a CPU second\n")
     print(f"`python benchmarks/sweep.py`, {platform.machine()}, {os.cpu_count()} cores, {_cpu()}, Python {platform.python_version()}.")
     print(f"Trace: {FIXED['workload']}, {FIXED['method']}, S = {FIXED['S']}: {len(trace):,} items; a point of DDR5 is 1.05 million bursts of 64 B, one of HBM3")
@@ -71,7 +121,7 @@ def main() -> None:
     for dram, what, detail, points, fast, plain, ratio, load in rows:
         print(f"| {dram} | {what} | {detail} | {points} | {fast:.2f} | {plain:.2f} | {ratio:.1f} | {load:.1f} |")
     print("\nThe shortcut against the banks in full, DDR5:\n\n| what varies | latency | energy | played as |\n|---|---|---|---|")
-    for what, latency, energy, model in apart:
+    for what, latency, energy, model in compared:
         print(f"| {what} | {latency:+.3f} % | {energy:+.4f} % | {model} |")
 
 
