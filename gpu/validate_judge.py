@@ -141,13 +141,15 @@ def _error(predicted: float, measured: float) -> float | None:
     return predicted / measured - 1 if measured else 0.0 if not predicted else None
 
 
-def byte_verdicts(rows: Sequence[dict], counters: dict) -> list[Verdict]:
+def byte_verdicts(rows: Sequence[dict], counters: dict | None) -> list[Verdict]:
     """The worst launch of each kind under `--cache-control all`, which is what the counters of each kernel alone mean.
 
-    Counters that could not be read break nothing; counters that were asked for and hold nothing do.
+    Counters that could not be read break nothing; counters that were asked for (not None) and hold nothing do.
     """
+    empty = counters is not None
+    counters = counters or {}
     why = "; ".join(sorted({collected["error"] for collected in counters.values() if collected.get("error")}))
-    empty = bool(counters) and not why
+    empty = empty and not why
     verdicts = []
     for kind, title, allowed in (("dense", "DRAM bytes read, dense (peer)", BYTES_STREAM), ("stream", "DRAM bytes read, pass over K", BYTES_STREAM),
                                  ("gather", "DRAM bytes read, second launch alone", BYTES_GATHER)):  # fmt: skip

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pydantic
 
 from ..errors import InputError
 from ..hardware import PACKAGE, load_hardware
@@ -282,12 +283,14 @@ def work_for(cell: Cell, works: dict[str, dict]) -> Work:
     one = works.get(work_key(cell))
     if one is None:
         raise InputError(f"the measurement holds no work for {work_key(cell)!r}; measure again")
-    scaled = {name: one.get(name, 0) * cell.batch for name in ("samples", "head_rows", "v_rows", "k_bytes", "v_bytes", "q_bytes", "output_bytes",
-                                                       "k_requested_bytes")}  # fmt: skip
-    fields = {field.name for field in dataclasses.fields(Work)}
-    if unknown := sorted(set(one) ^ fields):
-        raise InputError(f"the work of {work_key(cell)!r} has other fields than this version's: {', '.join(unknown)}; measure again")
-    return Work(**{**one, **scaled, "lengths": tuple(one["lengths"]) * cell.batch, "precision": cell.precision})
+    try:
+        work = pydantic.TypeAdapter(Work).validate_python(one)
+    except pydantic.ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg'].lower()}" for x in error.errors()[:3])
+        raise InputError(f"the measurement's work of {work_key(cell)!r} is none: {said}; measure again") from None
+    scaled = {name: getattr(work, name) * cell.batch for name in ("samples", "head_rows", "v_rows", "k_bytes", "v_bytes", "q_bytes", "output_bytes",
+                                                                 "k_requested_bytes")}  # fmt: skip
+    return dataclasses.replace(work, **scaled, lengths=work.lengths * cell.batch, precision=cell.precision)
 
 
 # ---- predictions ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def mb(size: float) -> str:
 
 
 def _card(raw: dict) -> str:
-    card, before, after, protocol = raw["card"], raw["before"], raw.get("after", {}), raw["protocol"]
+    card, before, after, protocol = raw["card"], collections.defaultdict(lambda: "?", raw["before"]), raw.get("after", {}), raw["protocol"]
     if before.get("nvidia_smi"):
         state = (f"Driver {before['driver']}; SM clock {before['sm_clock_mhz']} MHz before and {after.get('sm_clock_mhz', '?')} after "
                  f"(most {before['largest_sm_clock_mhz']}), memory {before['memory_clock_mhz']} MHz; ECC {before['ecc']}; power "
@@ -107,8 +108,8 @@ def _peers(rows: Sequence[dict], raw: dict) -> str:
         return raw.get("no_peers") or "No dense peer ran."
     lines = [(row["name"], us(row["measured_s"]), row["peer"], us(row["peer_s"]), f"{row['speed_up']:.2f}×" + ("" if row["distinct"] else " (spreads overlap)"))
              for row in rows]  # fmt: skip
-    versions = ", ".join(f"{name} {version}" for name, version in raw.get("peer_versions", {}).items())
-    without = "" if "flashinfer" in raw.get("peer_versions", {}) else " FlashInfer is not installed."
+    versions = ", ".join(f"{name} {version}" for name, version in (raw.get("peer_versions") or {}).items())
+    without = "" if "flashinfer" in (raw.get("peer_versions") or {}) else " FlashInfer is not installed."
     return f"Graph replay, same inputs, fastest peer ({versions}).{without}\n\n" + table(("cell", "µs", "peer", "µs", "speed-up"), lines)
 
 

@@ -77,6 +77,7 @@ def test_exit_status_is_zero_where_everything_agrees(perfect, tmp_path):
         (lambda raw: raw["cells"][0]["check"].update(relative_l2=0.3), "outputs that differ"),
         (lambda raw: raw["cells"][0]["check"].update(relative_l2=None), "outputs that differ"),
         (lambda raw: raw["cells"][0]["check"].update(tolerance=1, relative_l2=0.3), "outputs that differ"),
+        (lambda raw: raw.update(counters={}), "pass over K"),
         (lambda raw: raw["counters"].update(all={"cache_control": "all", "steps": []}), "pass over K"),
         (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"][0].update(dram_read_bytes=0), "pass over K"),
         (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"].pop(), "pass over K"),
@@ -202,6 +203,8 @@ def test_misuse_is_named(arguments, says):
     (lambda raw: raw["micro"].update(latency=[]), "micro-benchmarks"),
     (lambda raw: raw["card"].pop("memory_bus_bits"), "memory_bus_bits"),
     (lambda raw: raw.update(works={}), "no work for"),
+    (lambda raw: [work.update(d="a") for work in raw["works"].values()], "d: input should be a valid integer"),
+    (lambda raw: [work.clear() for work in raw["works"].values()], "method"),
     (lambda raw: raw["counters"]["all"]["steps"][0].update(kernels=[]), "kernels"),
     (lambda raw: raw["counters"]["all"]["steps"][0]["kernels"][0].pop("dram_read_bytes"), "dram_read_bytes"),
 ])  # fmt: skip
