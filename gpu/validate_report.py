@@ -127,7 +127,7 @@ def _outputs(cells: Sequence[dict]) -> str:
     worst = {}
     for cell in checks:
         key = (cell["method"], cell["precision"])
-        check = {"tolerance": OUTPUT_TOLERANCE[cell["precision"]], "name": cell["name"], **cell["check"]}
+        check = {**cell["check"], "tolerance": OUTPUT_TOLERANCE[cell["precision"]], "name": cell["name"]}
         check["relative_l2"] = math.inf if check.get("relative_l2") is None else check["relative_l2"]
         if key not in worst or check["relative_l2"] > worst[key]["relative_l2"]:
             worst[key] = check
