@@ -15,6 +15,7 @@ import pydantic
 
 from ..errors import InputError
 from ..hardware_model import Hardware
+from ..report import _without
 from ..schema import Model, TextOrReal, read_yaml, validate
 from ..simulator.energy import EnergyTable, scaled
 from ..simulator.replayer import Replayer
@@ -73,16 +74,18 @@ def tornado(first: Result, second: Result, parts: tuple[str, ...] | None = None,
     -------
     DataFrame, widest bar first: `input`, `low`, `high` (factors on the figure), `ratio_low`, `ratio_high`, `ratio` (nominal),
     `survives` (both ends say the same winner as the nominal figures), `source`. `.attrs['unknown']`: parts that nobody has a
-    figure for, which count as 0 in both.
+    figure for on either machine, which count as 0 on both.
 
     Raises
     ------
     InputError
-        A result doesn't say what it was played on (GPUs, results read from files), or a part doesn't exist.
+        A result doesn't say what it was played on (GPUs, results read from files), a part doesn't exist, or its energy is
+        known on one machine alone.
     """
     import pandas as pd
 
     runs = [_Played(result, parts) for result in (first, second)]
+    unknown = _unknown(*runs)
     given = inputs or spread()
     nominal = _ratio(runs, {})
     rows = []
@@ -100,12 +103,12 @@ def tornado(first: Result, second: Result, parts: tuple[str, ...] | None = None,
     frame["ratio"] = nominal
     frame["survives"] = [(low < 1) == (nominal < 1) == (high < 1) for low, high in zip(frame.ratio_low, frame.ratio_high)]
     frame = frame.loc[(frame.ratio_high - frame.ratio_low).abs().sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
-    frame.attrs["unknown"] = sorted({part for run in runs for part in run.result.energy_unknown if parts is None or part in parts})
+    frame.attrs["unknown"] = unknown
     return frame[["input", "low", "high", "ratio_low", "ratio_high", "ratio", "survives", "source"]]
 
 
 def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figure:
-    """The bars of `tornado`; the line at 1 is where the conclusion turns. The figure isn't shown or saved."""
+    """The bars of `tornado`, and what they are without; the line at 1 is where the conclusion turns. It isn't shown or saved."""
     from matplotlib.figure import Figure
 
     bars = frame.iloc[::-1]
@@ -118,7 +121,7 @@ def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figu
     axes.axvline(bars.ratio.iloc[0], color="black", linewidth=1)
     axes.axvline(1.0, color="grey", linewidth=1, linestyle="--")
     axes.set_yticks(range(len(bars)), [f"{bar.input}" + (f" (× {bar.low:g} … {bar.high:g})" if bar.low == bar.low and bar.low is not None else "") for _, bar in bars.iterrows()])
-    axes.set_xlabel("energy of the first over the second\nblue: low end, orange: high end; hatched: the winner changes")
+    axes.set_xlabel(f"energy of the first over the second{_without(frame.attrs.get('unknown', []))}\nblue: low end, orange: high end; hatched: the winner changes")
     axes.set_title(title)
     return figure
 
@@ -145,6 +148,21 @@ class _Played:
             table = table if entry in _DRAM else times(table, entry, factor)
         charged = result_of(self.trace, machine.model_copy(update={"energy": table}), self.program, self.run).energy_breakdown_j
         return sum(joules * factors.get(part, 1.0) for part, joules in charged.items() if self.parts is None or part in self.parts)
+
+
+def _unknown(first: _Played, second: _Played) -> list[str]:
+    """Parts that neither machine has a figure for; InputError if only one of them has."""
+    lacking = [[part for part in run.result.energy_unknown if run.parts is None or part in run.parts] for run in (first, second)]
+    for lacks, has, here, there in ((first, second, *lacking), (second, first, *lacking[::-1])):
+        alone = [part for part in here if part not in there]
+        if alone:
+            both = tuple(part for part in first.parts or first.result.energy_breakdown_j if part not in (*here, *there))
+            raise InputError(
+                f"the energy of {', '.join(alone)} is not known on {lacks.result.hardware} and is known on {has.result.hardware}: no winner "
+                f"can be told. Compare machines whose memories' energies are both known (such as mac_hbm3 and adder_hbm3) or both "
+                f"unknown (mac_lpddr5 and adder_lpddr5), or leave out what is not known on both with parts={both}"
+            )
+    return sorted(lacking[0])
 
 
 def _ratio(runs: list[_Played], factors: Mapping[str, float]) -> float:

@@ -1,3 +1,5 @@
+import ast
+
 import pytest
 
 import santa_sim
@@ -52,8 +54,22 @@ def test_every_input_names_its_source_and_an_entry():
                 assert times(table, entry, 2.0) != table
 
 
+def test_energy_known_on_one_machine_alone_is_refused(pair):
+    lpddr5 = santa_sim.run(W, "s2anta-prop", 64, precision="bf16", hardware="adder_lpddr5")
+    for two, words in (((lpddr5, pair[1]), "not known on adder_lpddr5 and is known on mac_hbm3"), ((pair[1], lpddr5), "is known on mac_hbm3")):
+        with pytest.raises(InputError, match=f"dram_activate, dram_read, dram_write .*{words}.*both unknown") as raised:
+            tornado(*two)
+    written = ast.literal_eval(str(raised.value).partition("parts=")[2])
+    assert tornado(lpddr5, pair[1], parts=written).attrs["unknown"] == []
+    assert set(pair[1].energy_breakdown_j) - set(written) == set(lpddr5.energy_unknown)
+    frame = tornado(lpddr5, santa_sim.run(W, "sdpa", precision="bf16", hardware="mac_lpddr5"))  # on neither
+    assert frame.attrs["unknown"] == ["dram_activate", "dram_background", "dram_read", "dram_write", "leakage"]
+    assert "without DRAM, leakage (not known)" in plot_tornado(frame).axes[0].get_xlabel()
+
+
 def test_plot_and_misuse(pair):
     axes = plot_tornado(tornado(*pair), "prop on adders over dense on MACs").axes[0]
+    assert "without DRAM background, leakage (not known)" in axes.get_xlabel()
     assert len(axes.get_yticklabels()) == len(spread().inputs) + len(spread().nodes) + 1
     with pytest.raises(InputError, match="not a part"):
         tornado(*pair, parts=("acumulate",))
