@@ -121,7 +121,8 @@ def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figu
     axes.axvline(bars.ratio.iloc[0], color="black", linewidth=1)
     axes.axvline(1.0, color="grey", linewidth=1, linestyle="--")
     axes.set_yticks(range(len(bars)), [f"{bar.input}" + (f" (× {bar.low:g} … {bar.high:g})" if bar.low == bar.low and bar.low is not None else "") for _, bar in bars.iterrows()])
-    axes.set_xlabel(f"energy of the first over the second{_without(frame.attrs.get('unknown', []))}\nblue: low end, orange: high end; hatched: the winner changes")
+    lines = ["energy of the first over the second", _without(frame.attrs.get("unknown", [])).strip(), "blue: low end, orange: high end; hatched: the winner changes"]
+    axes.set_xlabel("\n".join(line for line in lines if line))
     axes.set_title(title)
     return figure
 
