@@ -6,6 +6,7 @@ part with share f of the time, s times faster, makes the whole 1 / (1 - f + f / 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,9 @@ def end_to_end_speedup(model: str | Path | Mapping | LanguageModel, method: str,
     -------
     DataFrame with `latency_s` and `baseline_latency_s` of the step, `speedup` = their quotient, `attention_speedup` of
     attention alone, `attention_share` of the baseline's latency, `amdahl_bound` = the speedup if the method's attention took
-    no time; the same of energy (`energy_gain`, `attention_energy_gain`, `energy_bound`); `memory_needed_bytes`.
+    no time; the same of energy (`energy_gain`, `attention_energy_gain`, `energy_bound`); `memory_needed_bytes`;
+    `energy_unknown` and `baseline_energy_unknown`: parts of the energy that nobody has a figure for and that count as 0, joined
+    by '; '. Where the two differ there is no gain of energy to tell, and its three columns are NaN.
 
     Raises
     ------
@@ -67,23 +70,26 @@ def _row(model: LanguageModel, plan: Plan, costs: Costs, dense: Plan, of_baselin
     before, after = step_of(model, dense, n_k, batch, of_baseline), step_of(model, plan, n_k, batch, costs)
     attention = before.cost_of("attention"), after.cost_of("attention")
     given = after.summary()
+    comparable = set(before.energy_unknown) == set(after.energy_unknown)
     names = ("model", "method", "samples", "weights", "lm_head", "hardware", "n_k", "batch")
     return {
         **{name: given[name] for name in names}, "baseline": before.method, "baseline_hardware": before.hardware,
         "baseline_latency_s": before.latency_s, "latency_s": after.latency_s, "speedup": before.latency_s / after.latency_s,
         "attention_share": before.attention_share, "attention_speedup": attention[0].latency_s / attention[1].latency_s,
         "amdahl_bound": before.latency_s / (after.latency_s - attention[1].latency_s),
-        "baseline_energy_j": before.energy_j, "energy_j": after.energy_j, "energy_gain": before.energy_j / after.energy_j,
+        "baseline_energy_j": before.energy_j, "energy_j": after.energy_j,
+        "energy_unknown": "; ".join(after.energy_unknown), "baseline_energy_unknown": "; ".join(before.energy_unknown),
+        "energy_gain": before.energy_j / after.energy_j if comparable else math.nan,
         "attention_energy_share": before.attention_energy_share,
-        "attention_energy_gain": attention[0].energy_j / attention[1].energy_j,
-        "energy_bound": before.energy_j / (after.energy_j - attention[1].energy_j),
+        "attention_energy_gain": attention[0].energy_j / attention[1].energy_j if comparable else math.nan,
+        "energy_bound": before.energy_j / (after.energy_j - attention[1].energy_j) if comparable else math.nan,
         "latency_per_token_s": after.latency_per_token_s, "energy_per_token_j": after.energy_per_token_j,
         "memory_needed_bytes": after.memory_needed_bytes,
     }  # fmt: skip
 
 
 def plot_speedup(frame: pd.DataFrame) -> matplotlib.figure.Figure:
-    """Speedup against n_k, a line per batch, and dashed Amdahl's bound; the figure isn't shown or saved."""
+    """Speedup against n_k, a line per batch, and dashed, with open markers, Amdahl's bound; the figure isn't shown or saved."""
     from matplotlib.lines import Line2D
 
     from ..reproduce.plotting import COLOURS, MARKERS, log2_ticks, new_figure
@@ -91,15 +97,17 @@ def plot_speedup(frame: pd.DataFrame) -> matplotlib.figure.Figure:
     figure, axes = new_figure()
     for place, (batch, rows) in enumerate(frame.sort_values("n_k").groupby("batch")):
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        axes.plot(rows["n_k"], rows["amdahl_bound"], "--", color=colour, linewidth=1)
+        axes.plot(rows["n_k"], rows["amdahl_bound"], "--", color=colour, linewidth=1, marker=marker, markerfacecolor="none")
         axes.plot(rows["n_k"], rows["speedup"], color=colour, marker=marker, label=f"batch {batch}")
     log2_ticks(axes, sorted(frame["n_k"].unique()))
     axes.set_ylim(bottom=1.0 if (frame["speedup"] >= 1).all() else None)
     axes.set_xlabel("keys per sequence")
     axes.set_ylabel("speedup of the decode step")
     first = frame.iloc[0]
-    axes.set_title(f"{first['model']}, {first['weights']} weights, {first['method']} over {first['baseline']} on {first['hardware']}", fontsize="medium")
-    bound = Line2D([], [], color="#555555", linestyle="--", linewidth=1, label="attention for free")
+    places = ["" if first["hardware"] == first["baseline_hardware"] else f" on {first['hardware']}", f" on {first['baseline_hardware']}"]
+    methods = f"{first['method']}{places[0]} over {first['baseline']}{places[1]}"
+    axes.set_title(f"{first['model']}, {first['weights']} weights, {methods}", fontsize="medium")
+    bound = Line2D([], [], color="#555555", linestyle="--", linewidth=1, marker="o", markerfacecolor="none", label="attention for free")
     axes.legend(handles=[*axes.get_legend_handles_labels()[0], bound], frameon=False)
     return figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..report import si
+from ..report import _without, si
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ def print_step(step: DecodeStep) -> None:
     console.print(Text(_title(step), style="bold"))
     _totals(console, [
         ("latency", f"{si(step.latency_s, 's')} a step, {si(step.latency_per_token_s, 's')} a token"),
-        ("energy", f"{si(step.energy_j, 'J')} a step, {si(step.energy_per_token_j, 'J')} a token{_without(step)}"),
+        ("energy", f"{si(step.energy_j, 'J')} a step, {si(step.energy_per_token_j, 'J')} a token{_without(step.energy_unknown)}"),
         ("attention", f"{100 * step.attention_share:.1f} % of the time, {100 * step.attention_energy_share:.1f} % of the energy"),
         ("weights read", f"{si(step.weight_bytes, 'B')}, once for {step.batch} sequence{'s' if step.batch > 1 else ''}"),
         ("in memory", f"{si(step.memory_needed_bytes, 'B')} of weights and cache"),
@@ -46,7 +47,7 @@ def print_generation(made: Generation) -> None:
     _totals(console, [
         ("latency", f"{si(made.latency_s, 's')} in all, {si(made.latency_per_token_s, 's')} a token"),
         ("steps", f"{si(first.latency_s, 's')} at {first.n_k:,} keys, {si(last.latency_s, 's')} at {last.n_k:,}"),
-        ("energy", f"{si(made.energy_j, 'J')} in all, {si(made.energy_per_token_j, 'J')} a token{_without(first)}"),
+        ("energy", f"{si(made.energy_j, 'J')} in all, {si(made.energy_per_token_j, 'J')} a token{_without(first.energy_unknown)}"),
         ("attention", f"{100 * made.attention_share:.1f} % of the time, {100 * made.attention_energy_share:.1f} % of the energy"),
         ("simulated", f"{len(made.points)} of {made.tokens:,} lengths; expected error {100 * made.error_estimate:.2g} %"),
     ])  # fmt: skip
@@ -55,29 +56,30 @@ def print_generation(made: Generation) -> None:
 
 def print_speedups(frame: pd.DataFrame) -> None:
     """A row an n_k and batch: the step before and after, what Amdahl allows."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=max(Console().width, 110))
     row = frame.iloc[0]
     budget = "" if row["samples"] is None else f", S = {row['samples']}"
     console.print(Text(f"{row['model']}, {row['weights']} weights: {row['method']}{budget} on {row['hardware']} over {row['baseline']} on "
                        f"{row['baseline_hardware']}", style="bold"))  # fmt: skip
-    table = _grid("n_k", "batch", "before", "after", "speedup", "attention", "share", "at most", "energy", "at most")
+    before, after = (_without(row[name].split("; ") if row[name] else []) for name in ("baseline_energy_unknown", "energy_unknown"))
+    mark = "*" if before or after else ""
+    table = _grid("n_k", "batch", "before", "after", "speedup", "attention", "share", "at most", f"energy{mark}", f"at most{mark}")
     for r in frame.to_dict("records"):
         table.add_row(f"{r['n_k']:,}", str(r["batch"]), si(r["baseline_latency_s"], "s"), si(r["latency_s"], "s"), f"{r['speedup']:.3f}x",
                       f"{r['attention_speedup']:.2f}x", f"{100 * r['attention_share']:.1f} %", f"{r['amdahl_bound']:.3f}x",
-                      f"{r['energy_gain']:.3f}x", f"{r['energy_bound']:.3f}x")  # fmt: skip
+                      *("-" if math.isnan(r[name]) else f"{r[name]:.3f}x" for name in ("energy_gain", "energy_bound")))  # fmt: skip
     console.print(table)
     console.print("attention: its own speedup, and its share of the time before; at most: if the method's attention cost nothing.")
+    if math.isnan(row["energy_gain"]):
+        console.print(f"* no gain: before{before or ' with all parts'}, after{after or ' with all parts'}.")
+    elif mark:
+        console.print(f"* both energies{after}.")
 
 
 def _title(step: DecodeStep) -> str:
     budget = f", S = {step.samples}" if isinstance(step.samples, int) else ", S by layer" if step.samples else ""
     return (f"{step.model}, {step.weights} weights, {step.method}{budget}, {step.score} scores, {step.n_k:,} keys, batch {step.batch}, "
             f"on {step.hardware}")  # fmt: skip
-
-
-def _without(step: DecodeStep) -> str:
-    unknown = step.energy_unknown
-    return f" without {', '.join(part.replace('_', ' ') for part in unknown)} (not known)" if unknown else ""
 
 
 def _totals(console: Console, rows: list[tuple[str, str]]) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import santa_sim
 from santa_sim.cli import main
 from santa_sim.errors import InputError
+from santa_sim.explore.amdahl import plot_speedup
 from santa_sim.explore.decode_step import Plan, _room, other_parts
 from santa_sim.explore.step_cost import Cost, Costs, attention_workload, combined, on_line
 from santa_sim.models.layers import BF16, Matrix, load_model, parameter_count
@@ -111,6 +112,25 @@ def test_amdahl():
     f, s = frame["attention_energy_share"], frame["attention_energy_gain"]
     assert list(frame["energy_gain"]) == pytest.approx(1 / (1 - f + f / s), rel=1e-9)
     assert list(frame["n_k"]) == [64, 64, 400, 400, 4096, 4096] and list(frame["batch"]) == [1, 3] * 3
+
+
+def test_gains_say_which_energy_nobody_knows():
+    """LPDDR5 has no figure for its DRAM: beside the gain where both lack it, no gain where one does."""
+    at = {"n_k": 64, "hardware": "mac_lpddr5"}
+    both = santa_sim.end_to_end_speedup(TINY, "s2anta-prop", 8, **at)
+    lacking = "; ".join(step(n_k=64, hardware="mac_lpddr5").energy_unknown)
+    assert "dram_read" in lacking and both["energy_unknown"][0] == both["baseline_energy_unknown"][0] == lacking
+    assert both["energy_gain"][0] > 1
+    one = santa_sim.end_to_end_speedup(TINY, "s2anta-prop", 8, baseline_hardware=MAC, **at)
+    assert one["energy_unknown"][0] == lacking != one["baseline_energy_unknown"][0]
+    assert one[["energy_gain", "attention_energy_gain", "energy_bound"]].isna().all(axis=None) and one["speedup"][0] > 0
+
+
+def test_a_single_length_shows_both_speedups():
+    frame = santa_sim.end_to_end_speedup(TINY, "s2anta-prop", 8, n_k=64, batch=[1, 2], hardware=MAC)
+    axes = plot_speedup(frame).axes[0]
+    assert len(axes.lines) == 4 and all(line.get_marker() not in ("None", "", None) for line in axes.lines)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["batch 1", "batch 2", "attention for free"]
 
 
 def test_attention_of_little_time_has_little_to_give():
@@ -211,7 +231,11 @@ def test_command(tiny_file, tmp_path):
     rows = json.loads(run(main, [*table, "--json", "-o", str(tmp_path / "t.csv"), "--plot", str(tmp_path / "t.png")]).output)
     assert [row["n_k"] for row in rows] == [64, 128]
     assert (tmp_path / "t.csv").read_text(encoding="utf-8").startswith("model,") and (tmp_path / "t.png").stat().st_size > 1000
-    assert "speedup" in run(main, table).output
+    text = run(main, table).output
+    assert "speedup" in text and "n_k" in text and "* both energies without" in text
+    lpddr5 = [*base, "--hardware", "mac_lpddr5", "--over", "sdpa"]
+    assert "* both energies without DRAM, leakage (not known)" in run(main, lpddr5).output
+    assert "dram_read" in json.loads(run(main, [*lpddr5, "--json"]).output)[0]["energy_unknown"]
     for wrong, words in ([[*base, "--n-k", "9"], "need --over"], [[*base, "--plot", "p.png"], "needs --over"],
                          [[*table, "--tokens", "3"], "don't go together"]):  # fmt: skip
         failed = run(main, wrong)
