@@ -3,6 +3,9 @@
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 2009. An operation is what a lane
 does in a cycle: a multiplication with its addition on a MAC lane, an addition on an adder lane; of the score and the value
 stage. Intensity is operations per byte of DRAM traffic (whole bursts).
+
+A machine's lines are all its lanes of a kind at work. A run has scores for some lanes and values for others, and is done
+when the ones with more to do are: its own roof of the lanes is operations / the longer of the two times.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from ..errors import InputError
 from ..report import si
 from ..simulator.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from ..simulator.result import Result
+from .rows import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from ..hardware_model import Hardware
 
 _COLOURS, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK), "osD^vPX"
+_ACROSS = 1.8  # a run's own roof is drawn from its intensity over this to its intensity times this
 
 
 def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
@@ -36,7 +41,7 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
     Returns
     -------
     figure : intensity against operations a second, both logarithmic; a machine's roofs are its DRAM bandwidth, its MAC lanes
-        and its adder lanes. It isn't shown or saved.
+        and its adder lanes; dotted across each run, its own roof of the lanes (`lanes_roof_ops_per_s`). It isn't shown or saved.
     frame : a row a run: `operations`, `traffic_bytes`, `intensity_ops_per_byte`, `attained_ops_per_s`, and the roofs above
         it: `dram_roof_ops_per_s`, `lanes_roof_ops_per_s` (of the lanes that have more to do in this run's mix of scores and
         values), `under` (the lower of them), `share_of_roof`
@@ -46,8 +51,6 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
     InputError
         No results, or something that isn't one, or one of no accelerator.
     """
-    import pandas as pd
-
     if len(results) == 1 and isinstance(results[0], (list, tuple)):
         results = tuple(results[0])
     if not results:
@@ -57,7 +60,7 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
             raise InputError(f"roofline() takes results of santa_sim.run or simulate, not {type(result).__name__}")
         if result.played is None:
             raise InputError(f"a result of {result.hardware} has no roofline: no accelerator was played for it")
-    frame = pd.DataFrame([_row(result) for result in results])
+    frame = frame_of([_row(result) for result in results])
     return _figure(results, frame), frame
 
 
@@ -91,24 +94,30 @@ def _figure(results: tuple[Result, ...], frame: pd.DataFrame) -> Figure:
     from matplotlib.figure import Figure
 
     machines = {result.hardware: result.played[1] for result in results}
-    figure = Figure(figsize=(9, 4.6 + 0.22 * (len(results) + 2 * len(machines))), layout="constrained")
+    figure = Figure(figsize=(9, 5.1 + 0.22 * (len(results) + 2 * len(machines))), layout="constrained")
     axes = figure.subplots()
     finite = [x for x in frame["intensity_ops_per_byte"] if np.isfinite(x) and x > 0] or [1.0]
     x = np.geomspace(min(finite) / 8, max(max(finite) * 8, 2 * _last_ridge(machines)), 200)
     for number, (name, machine) in enumerate(machines.items()):
         _roofs(axes, x, name, ceilings(machine), _COLOURS[number % len(_COLOURS)])
     places = list(machines)
-    for number, row in frame.iterrows():
-        samples = "" if row["samples"] is None or row["samples"] != row["samples"] else f", S = {row['samples']}"
+    for number, result in enumerate(results):
+        row = frame.iloc[number]
+        samples = "" if result.samples is None else f", S = {result.samples}" if isinstance(result.samples, int) else ", S by layer"
         label = f"{row['method']}{samples}, {row['score']}, on {row['hardware']}: {row['latency_s'] * 1e6:.4g} µs"
         colour = _COLOURS[places.index(row["hardware"]) % len(_COLOURS)]
         axes.plot(row["intensity_ops_per_byte"], row["attained_ops_per_s"], _MARKERS[number % len(_MARKERS)], color=colour, markersize=8,
                   markeredgecolor="white", label=label, zorder=3)  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="operations per byte of DRAM traffic [1/B]", ylabel="operations a second [1/s]")
+        if np.isfinite(row["lanes_roof_ops_per_s"]):
+            across = row["intensity_ops_per_byte"] / _ACROSS, row["intensity_ops_per_byte"] * _ACROSS
+            axes.plot(across, [row["lanes_roof_ops_per_s"]] * 2, ":", color=colour, linewidth=2)
+    axes.plot([], [], ":", color=BLACK, linewidth=2, label="above a run: most that the lanes can do with its mix of scores and values")
+    axes.set(xscale="log", yscale="log", ylabel="operations a second [1/s]",
+             xlabel="operations per byte of DRAM traffic [1/B]\na multiply-accumulate counts as 1 operation, as does an addition on an adder lane")  # fmt: skip
     axes.set_xlim(x[0], x[-1])
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize="small", frameon=False, loc="upper left", bbox_to_anchor=(0, -0.12))
+    axes.legend(fontsize="small", frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
     return figure
 
 

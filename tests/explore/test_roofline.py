@@ -65,4 +65,20 @@ def test_the_legend_names_each_roof_and_each_run(runs):
     texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert "mac_hbm3: MAC lanes 6.144 Top/s, DRAM 819.2 GB/s" in texts
     assert sum(text.startswith("s2anta-prop, S = 16") for text in texts) == 1
-    assert len(texts) == 4 + 1 + len(runs)  # adder_hbm3 has both kinds of lanes
+    assert len(texts) == 4 + 1 + len(runs) + 1  # adder_hbm3 has both kinds of lanes; the last for the runs' own roofs
+
+
+def test_samples_are_whole_beside_runs_without(runs):
+    figure, frame = roofline(runs)
+    assert frame["samples"].isna().sum() == len(runs) - 1 and str(frame["samples"].iloc[-1]) == "16"
+    assert not any("16.0" in text.get_text() for text in figure.axes[0].get_legend().get_texts())
+
+
+def test_what_is_drawn_above_a_run_is_the_tables_roof(runs):
+    """Scores and values of dense attention are as many: 4,096 lanes for scores wait for the 2,048 for values, less rounding."""
+    figure, frame = roofline(runs)
+    dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":" and len(line.get_xdata())]
+    assert [line.get_ydata()[0] for line in dotted] == frame["lanes_roof_ops_per_s"].tolist()
+    assert all(a < x < b for (a, b), x in zip((line.get_xdata() for line in dotted), frame["intensity_ops_per_byte"]))
+    assert 0.95 * 4096e9 < frame["lanes_roof_ops_per_s"][0] <= 4096e9 < ceilings(load_hardware("mac_hbm3"))["macs_per_s"]
+    assert "multiply-accumulate counts as 1 operation" in figure.axes[0].get_xlabel()
