@@ -54,7 +54,7 @@ def _times(result: Result) -> Table:
     return table
 
 
-def _without(unknown: list[str]) -> str:
+def without_unknown(unknown: list[str]) -> str:
     """' without DRAM, leakage (not known)' for the parts of the energy that nobody has a figure for."""
     dram = [part for part in unknown if part.startswith("dram_")]
     names = ["DRAM"] if len(dram) == 4 else [f"DRAM {part.removeprefix('dram_')}" for part in dram]
@@ -74,7 +74,7 @@ def render(result: Result) -> RenderableType:
     memory = result.memory
     head = [
         ("latency", f"{si(result.latency_s, 's')}  ({result.cycles:,} cycles, bound by {result.bound_by})"),
-        ("energy", si(result.energy_j, "J") + _without(result.energy_unknown)),
+        ("energy", si(result.energy_j, "J") + without_unknown(result.energy_unknown)),
         ("DRAM traffic", f"{si(result.traffic_bytes['total'], 'B')}  ({si(result.useful_bytes['total'], 'B')} asked for)"),
         ("bandwidth", f"{si(memory['achieved_bandwidth_bytes_per_s'], 'B/s')} of {si(memory['peak_bandwidth_bytes_per_s'], 'B/s')}"),
         ("V rows read", f"{result.value_rows_unique_per_group:.1f} per KV head ({100 * result.value_row_fraction:.2f} % of n_k), "

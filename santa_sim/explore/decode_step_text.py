@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..report import _without, si
+from ..report import si, without_unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def print_step(step: DecodeStep) -> None:
     console.print(Text(_title(step), style="bold"))
     _totals(console, [
         ("latency", f"{si(step.latency_s, 's')} a step, {si(step.latency_per_token_s, 's')} a token"),
-        ("energy", f"{si(step.energy_j, 'J')} a step, {si(step.energy_per_token_j, 'J')} a token{_without(step.energy_unknown)}"),
+        ("energy", f"{si(step.energy_j, 'J')} a step, {si(step.energy_per_token_j, 'J')} a token{without_unknown(step.energy_unknown)}"),
         ("attention", f"{100 * step.attention_share:.1f} % of the time, {100 * step.attention_energy_share:.1f} % of the energy"),
         ("weights read", f"{si(step.weight_bytes, 'B')}, once for {step.batch} sequence{'s' if step.batch > 1 else ''}"),
         ("in memory", f"{si(step.memory_needed_bytes, 'B')} of weights and cache"),
@@ -47,7 +47,7 @@ def print_generation(made: Generation) -> None:
     _totals(console, [
         ("latency", f"{si(made.latency_s, 's')} in all, {si(made.latency_per_token_s, 's')} a token"),
         ("steps", f"{si(first.latency_s, 's')} at {first.n_k:,} keys, {si(last.latency_s, 's')} at {last.n_k:,}"),
-        ("energy", f"{si(made.energy_j, 'J')} in all, {si(made.energy_per_token_j, 'J')} a token{_without(first.energy_unknown)}"),
+        ("energy", f"{si(made.energy_j, 'J')} in all, {si(made.energy_per_token_j, 'J')} a token{without_unknown(first.energy_unknown)}"),
         ("attention", f"{100 * made.attention_share:.1f} % of the time, {100 * made.attention_energy_share:.1f} % of the energy"),
         ("simulated", f"{len(made.points)} of {made.tokens:,} lengths; expected error {100 * made.error_estimate:.2g} %"),
     ])  # fmt: skip
@@ -61,7 +61,7 @@ def print_speedups(frame: pd.DataFrame) -> None:
     budget = "" if row["samples"] is None else f", S = {row['samples']}"
     console.print(Text(f"{row['model']}, {row['weights']} weights: {row['method']}{budget} on {row['hardware']} over {row['baseline']} on "
                        f"{row['baseline_hardware']}", style="bold"))  # fmt: skip
-    before, after = (_without(row[name].split("; ") if row[name] else []) for name in ("baseline_energy_unknown", "energy_unknown"))
+    before, after = (without_unknown(row[name].split("; ") if row[name] else []) for name in ("baseline_energy_unknown", "energy_unknown"))
     mark = "*" if before or after else ""
     table = _grid("n_k", "batch", "before", "after", "speedup", "attention", "share", "at most", f"energy{mark}", f"at most{mark}")
     for r in frame.to_dict("records"):

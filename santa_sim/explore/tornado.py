@@ -15,7 +15,7 @@ import pydantic
 
 from ..errors import InputError
 from ..hardware_model import Hardware
-from ..report import _without
+from ..report import without_unknown
 from ..schema import Model, TextOrReal, read_yaml, validate
 from ..simulator.energy import EnergyTable, scaled
 from ..simulator.replayer import Replayer
@@ -121,7 +121,7 @@ def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figu
     axes.axvline(bars.ratio.iloc[0], color="black", linewidth=1)
     axes.axvline(1.0, color="grey", linewidth=1, linestyle="--")
     axes.set_yticks(range(len(bars)), [f"{bar.input}" + (f" (× {bar.low:g} … {bar.high:g})" if bar.low == bar.low and bar.low is not None else "") for _, bar in bars.iterrows()])
-    lines = ["energy of the first over the second", _without(frame.attrs.get("unknown", [])).strip(), "blue: low end, orange: high end; hatched: the winner changes"]
+    lines = ["energy of the first over the second", without_unknown(frame.attrs.get("unknown", [])).strip(), "blue: low end, orange: high end; hatched: the winner changes"]
     axes.set_xlabel("\n".join(line for line in lines if line))
     axes.set_title(title)
     return figure
