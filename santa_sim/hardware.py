@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import InputError, choose
 from .hardware_gpu import Gpu
 from .hardware_model import Hardware, MemoryModel, Technology
-from .schema import find_yaml, is_path, overlaid, read_yaml, shown, validate
+from .schema import fields_of, find_yaml, is_path, overlaid, read_fields, shipped, shown, validate
 from .simulator.dram.config import shipped_drams
 from .simulator.energy import EnergyTable, energy_tables, load_energy, scaled, scaling_note
 
@@ -32,17 +30,14 @@ def load_hardware(hardware: str | Path | Mapping | Hardware | Gpu) -> Hardware |
     """
     if isinstance(hardware, (Hardware, Gpu)):
         return hardware
-    if isinstance(hardware, Mapping):
-        if not hardware:
-            raise InputError("hardware={} has no fields; write at least a base, such as {'base': 'adder_hbm3'}")
-        where, data = "hardware", _resolved(dict(hardware), "hardware", None, ())
-    elif isinstance(hardware, (str, Path)):
-        path = find_yaml(hardware, PACKAGE, "hardware")
-        where, data = str(path), _resolved(_fields(path), str(path), path.parent, (path.resolve(),))
-        data.setdefault("name", path.stem)
+    data, where, path = fields_of(hardware, "hardware", shipped(PACKAGE), "a Hardware, a Gpu")
+    if not data:
+        raise InputError(f"{where} has no fields; write at least a base, such as {{'base': 'adder_hbm3'}}")
+    if path:
+        data = _resolved(_located(data, path.parent), where, path.parent, (path.resolve(),))
     else:
-        raise InputError(f"hardware={shown(hardware)} must be a name, a .yaml path, a mapping, a Hardware or a Gpu")
-    data.setdefault("name", "custom")
+        data = _resolved(data, where, None, ())
+    data.setdefault("name", path.stem if path else "custom")
     try:
         kind = choose("kind", data.pop("kind", "accelerator"), KINDS)
         table, note = _scaled_table(data)
@@ -72,28 +67,15 @@ def _scaled_table(data: Mapping) -> tuple[object, str | None]:
     return scaled(table, technology.node_nm, technology.supply_v), note
 
 
-def _fields(path: Path) -> dict:
-    """The fields of a file, the paths of its energy table and DRAM made relative to where the caller stands."""
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError as error:
-        raise InputError(f"{path}: can't be read: {error.strerror or error}") from None
-    data = copy.deepcopy(_read(path, changed))
+def _located(data: dict, folder: Path) -> dict:
+    """A file's fields, the paths of its energy table and DRAM made relative to where the caller stands."""
     table = data.get("energy")
     if isinstance(table, str) and table not in energy_tables() and is_path(table):
-        data["energy"] = path.parent / table
+        data["energy"] = folder / table
     memory = data.get("memory")
     dram = memory.get("dram") if isinstance(memory, dict) else None
     if isinstance(dram, str) and dram not in shipped_drams() and (is_path(dram) or dram.endswith(".ini")):
-        memory["dram"] = str(path.parent / dram)
-    return data
-
-
-@functools.lru_cache(maxsize=32)
-def _read(path: Path, _changed: int) -> dict:
-    data = read_yaml(path)
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: a machine is a mapping of fields, not {type(data).__name__}")
+        memory["dram"] = str(folder / dram)
     return data
 
 
@@ -108,7 +90,7 @@ def _resolved(data: dict, where: str, folder: Path | None, seen: tuple[Path, ...
     path = find_yaml(base, PACKAGE, f"{where}: base hardware", folder)
     if path.resolve() in seen:
         raise InputError(f"{where}: base={str(base)!r} leads back to itself")
-    below = _resolved(_fields(path), str(path), path.parent, (*seen, path.resolve()))
+    below = _resolved(_located(read_fields(path, "hardware"), path.parent), str(path), path.parent, (*seen, path.resolve()))
     if "name" not in changes and not seen:
         changes["name"] = f"{path.stem} (changed)" if changes else path.stem
     memory = changes.get("memory")

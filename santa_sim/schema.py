@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import os
 import re
 import reprlib
@@ -181,10 +183,9 @@ def validate(model: type[M], data: object, where: str) -> M:
 # Files
 
 
-def shipped(package: str) -> dict[str, Path]:
-    """{name: path} of the YAML files that ship in a data package, e.g. 'santa_sim.workloads'."""
-    folder = Path(str(resources.files(package)))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+def shipped(package: str, folder: str = "") -> dict[str, Path]:
+    """{name: path} of the YAML files that ship in a data package such as 'santa_sim.workloads', or in a folder of it."""
+    return {path.stem: path for path in sorted((Path(str(resources.files(package))) / folder).glob("*.yaml"))}
 
 
 def existing_file(path: Path, what: str, instead: str = "") -> Path:
@@ -238,6 +239,33 @@ def _is_folder(path: Path) -> bool:
 def find_yaml(name_or_path: str | Path, package: str, kind: str, folder: Path | None = None) -> Path:
     """Return the file of a name that ships in `package`, or of a path that ends in .yaml; see `find_file`."""
     return find_file(name_or_path, shipped(package), kind, folder)
+
+
+def fields_of(given: object, what: str, names: Mapping[str, Path], record: str) -> tuple[dict, str, Path | None]:
+    """What a name in `names`, the path of a .yaml file, or a mapping stands for: fields, what messages call them, the file or None.
+
+    `what` and `record` are for messages: 'workload', and what else the caller takes, 'a Workload'. InputError: nothing of
+    the kind, or as `find_file` and `read_yaml`.
+    """
+    if isinstance(given, Mapping):
+        return dict(given), f"{what} {shown(given['name'])}" if "name" in given else what, None
+    if not isinstance(given, (str, Path)):
+        raise InputError(f"{what}={shown(given)} is none of: a name, the path of a .yaml file, a mapping of fields, {record}")
+    path = find_file(given, names, what)
+    return read_fields(path, what), str(path), path
+
+
+def read_fields(path: Path, what: str) -> dict:
+    """Parse a YAML file that is a mapping of fields, once as long as it doesn't change; InputError as `read_yaml`, or if it is none."""
+    data = _read_again(path, path.stat().st_mtime_ns)
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a {what} file is a mapping of fields, not {type(data).__name__}")
+    return copy.deepcopy(data)
+
+
+@functools.lru_cache(maxsize=32)
+def _read_again(path: Path, _changed: int) -> object:
+    return read_yaml(path)
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,7 +10,7 @@ import numpy as np
 import pydantic
 
 from .errors import InputError, choose
-from .schema import Integer, Model, Real, at_most, find_yaml, read_yaml, shown, validate
+from .schema import Integer, Model, Real, at_most, fields_of, shipped, shown, validate
 
 PACKAGE = "santa_sim.workloads"
 DTYPES = ("float32", "float16", "bfloat16")
@@ -160,9 +160,9 @@ class Workload(Model):
         return value
 
 
-def _absolute_source(data: object, folder: Path) -> object:
+def _absolute_source(data: dict, folder: Path) -> dict:
     """The YAML's data with a captured file's path resolved against the YAML's folder."""
-    source = data.get("source") if isinstance(data, Mapping) else None
+    source = data.get("source")
     if isinstance(source, Mapping) and isinstance(source.get("file"), str):
         return {**data, "source": {**source, "file": str((folder / source["file"]).resolve())}}
     return data
@@ -178,12 +178,8 @@ def load_workload(workload: str | Path | Mapping | Workload) -> Workload:
     """
     if isinstance(workload, Workload):
         return workload
-    if isinstance(workload, Mapping):
-        return validate(Workload, dict(workload), f"workload {shown(workload.get('name', '(without a name)'))}")
-    if not isinstance(workload, str | Path):
-        raise InputError(f"workload={shown(workload)} is not a name, a path, a dict or a Workload")
-    path = find_yaml(workload, PACKAGE, "workload")
-    return validate(Workload, _absolute_source(read_yaml(path), path.parent), f"workload {workload}")
+    data, where, path = fields_of(workload, "workload", shipped(PACKAGE), "a Workload")
+    return validate(Workload, _absolute_source(data, path.parent) if path else data, where)
 
 
 def replace(workload: str | Path | Mapping | Workload, **fields: object) -> Workload:

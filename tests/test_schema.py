@@ -9,6 +9,8 @@ import pydantic
 import pytest
 
 from santa_sim.errors import InputError
+from santa_sim.hardware import load_hardware
+from santa_sim.models.layers import load_model
 from santa_sim.schema import (
     Integer,
     Model,
@@ -21,6 +23,7 @@ from santa_sim.schema import (
     shipped,
     validate,
 )
+from santa_sim.workload import load_workload
 
 
 class Memory(Model):
@@ -194,6 +197,25 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(InputError, match="workload file '.*m.yaml' can't be read: Permission denied"):
         existing_file(path, "workload file")
+
+
+@pytest.mark.parametrize(("load", "what"), [(load_workload, "workload"), (load_model, "model"), (load_hardware, "hardware")])
+def test_what_can_be_loaded_by_name_says_the_same_of_the_same_mistake(load, what, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("- heads: 3\n")
+    for given, said in (
+        (3, f"^{what}=3 is none of: a name, the path of a .yaml file, a mapping"),
+        ({"name": "mine", "hedas": 3}, f"^{what} 'mine': .*hedas: unknown key"),
+        ("lama", f"^{what} 'lama' is not shipped; "),
+        (tmp_path / "yours.yaml", f"^{what} file '.*yours.yaml' does not exist"),
+        (path, f"^{path}: a {what} file is a mapping of fields, not list"),
+    ):
+        with pytest.raises(InputError, match=said):
+            load(given)
+    os.utime(path, ns=(0, 1))
+    path.write_text("hedas: 3\n")  # a changed file is read again
+    with pytest.raises(InputError, match=f"^{path}: .*hedas: unknown key"):
+        load(path)
 
 
 def test_messages_of_our_own_checks_come_without_a_prefix():

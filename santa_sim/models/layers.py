@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic
 
 from ..errors import InputError
-from ..schema import Integer, Model, find_file, read_yaml, shown, validate
+from ..schema import Integer, Model, fields_of, shipped, validate
 from ..workload import Layers, Width
 from .weight_formats import FORMATS, WeightFormat
 
@@ -178,8 +177,7 @@ def weight_bytes(matrix: Matrix, form: WeightFormat) -> int:
 
 def model_names() -> dict[str, Path]:
     """{name: path} of the models that ship in workloads/models/."""
-    folder = Path(str(resources.files("santa_sim.workloads"))) / "models"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return shipped("santa_sim.workloads", "models")
 
 
 def load_model(model: str | Path | Mapping | LanguageModel) -> LanguageModel:
@@ -192,12 +190,5 @@ def load_model(model: str | Path | Mapping | LanguageModel) -> LanguageModel:
     """
     if isinstance(model, LanguageModel):
         return model
-    if isinstance(model, Mapping):
-        return validate(LanguageModel, {"name": "custom", **model}, f"model {shown(model.get('name', 'custom'))}")
-    if not isinstance(model, (str, Path)):
-        raise InputError(f"model={shown(model)} is not a name, a path, a mapping or a LanguageModel")
-    path = find_file(model, model_names(), "model")
-    data = read_yaml(path)
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: a model is a mapping of fields, not {type(data).__name__}")
-    return validate(LanguageModel, {"name": path.stem, **data}, str(path))
+    data, where, path = fields_of(model, "model", model_names(), "a LanguageModel")
+    return validate(LanguageModel, {"name": path.stem if path else "custom", **data}, where)

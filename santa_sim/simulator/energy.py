@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from ..errors import InputError, suggestion
-from ..schema import Model, TextOrInteger, TextOrReal, at_most, find_file, read_table, read_yaml, validate
+from ..schema import Model, TextOrInteger, TextOrReal, at_most, find_file, read_table, read_yaml, shipped, validate
 
 NumberType = Literal["fp32", "fp16", "bf16", "int8", "int16", "int32"]
 Positive = Annotated[TextOrReal, pydantic.Field(gt=0)]
@@ -155,9 +155,7 @@ def scaling() -> Scaling:
 
 def energy_tables() -> dict[str, Path]:
     """{name: path} of the energy tables that ship in hwmodels/energy/."""
-    return {
-        path.stem: path for path in sorted((Path(str(resources.files("santa_sim.hwmodels"))) / "energy").glob("*.yaml"))
-    }
+    return shipped("santa_sim.hwmodels", "energy")
 
 
 def load_energy(name_or_path: str | Path) -> EnergyTable:

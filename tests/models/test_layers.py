@@ -136,7 +136,7 @@ def test_blocks_are_whole_tiles():
     "call, words",
     [
         (lambda: load_model("lama8b"), "did you mean 'llama8b'"),
-        (lambda: load_model(3), "model=3 is not a name"),
+        (lambda: load_model(3), "model=3 is none of: a name"),
         (lambda: load_model({**load_model("smollm2").model_dump(), "ffn": 1535}), "these shapes have"),
         (lambda: load_model({**load_model("smollm2").model_dump(), "fnn": 1}), "did you mean 'ffn'"),
         (lambda: weight_format("int5"), "weights='int5' is not known"),
