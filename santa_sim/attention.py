@@ -150,18 +150,20 @@ def run_kernel(spec: Spec, tensors: Sequence[Sequence[tuple]], layers: Sequence[
         "samples_drawn": int(drawn) if drawn is not None and drawn == int(drawn) else drawn,
         "budget_k": spec.k, "budget_B": spec.B, "seed": spec.seed, "kernel": kernel, "allocation": spec.allocation,
         "sampler": spec.sampler, "causal": spec.causal, "saturations": saturated,
-        "notes": _notes(spec, drawn, saturated),
+        "notes": _notes(spec, n_k, drawn, saturated),
     }  # fmt: skip
     return outputs, writer.finish({**facts, **(meta or {})})
 
 
-def _notes(spec: Spec, drawn: float | None, saturated: int) -> list[str]:
+def _notes(spec: Spec, n_k: list[int], drawn: float | None, saturated: int) -> list[str]:
     """What a reader of the result should know about the run itself."""
     notes = []
     if spec.method == "s2anta-prop" and spec.allocation == "largest-remainder":
         notes.append("largest-remainder budgets are biased: tiles below one sample can stay silent; allocation 'systematic' is unbiased")
     if spec.method == "s2anta-flash" and drawn != spec.samples:
         notes.append(f"flash draws max(1, floor(S / tiles)) samples a tile: {drawn:g} per query and head")
+    if spec.method == "topk" and spec.k > min(n_k):
+        notes.append(f"k = {spec.k:,} is more than the {min(n_k):,} keys of {'the shortest' if len(n_k) > 1 else 'the'} sequence: top-k keeps them all, as dense attention does")
     if saturated:
         notes.append(f"fixed point: {saturated} values saturated")
     return notes

@@ -147,19 +147,28 @@ def dram(trace_file, config, issue, outstanding, request_bytes, as_json) -> None
 @json_option
 @readable_errors
 def list_(as_json) -> None:
-    """List workloads, machines, methods and score stages."""
+    """List what ships: workloads, machines, models of decode-step, DRAM and energy tables; and methods and score stages."""
     from .hardware import load_hardware
     from .methods.spec import METHODS, PRECISIONS, SCORES
+    from .models.layers import load_model, model_names
     from .schema import shipped
+    from .simulator.dram.config import load_dram, shipped_drams
+    from .simulator.energy import energy_tables, load_energy
     from .workload import load_workload
 
-    workloads = {name: load_workload(name).description for name in shipped("santa_sim.workloads")}
-    machines = {name: load_hardware(name).description for name in shipped("santa_sim.hwmodels")}
+    described = {
+        "workloads": {name: load_workload(name).description for name in shipped("santa_sim.workloads")},
+        "hardware": {name: load_hardware(name).description for name in shipped("santa_sim.hwmodels")},
+        "models": {name: load_model(name).description for name in model_names()},
+        "dram": {name: load_dram(name).description for name in shipped_drams()},
+        "energy": {name: load_energy(name).source for name in energy_tables()},
+    }
     if as_json:
-        click.echo(json.dumps({"workloads": workloads, "hardware": machines, "methods": METHODS, "scores": SCORES, "precisions": PRECISIONS}, indent=2))
+        click.echo(json.dumps({**described, "methods": METHODS, "scores": SCORES, "precisions": PRECISIONS}, indent=2))
         return
-    for title, entries in (("workloads", workloads), ("hardware", machines)):
-        click.secho(title, bold=True)
+    titles = {"models": "models, for decode-step", "dram": "DRAM tables", "energy": "energy tables"}
+    for kind, entries in described.items():
+        click.secho(titles.get(kind, kind), bold=True)
         for name, description in entries.items():
             click.echo(f"  {name:<30}{description}")
     for title, names in (("methods", METHODS), ("score stages", SCORES), ("precisions", PRECISIONS)):

@@ -93,6 +93,20 @@ def test_any_group_size_odd_dimension_and_more_samples_than_keys(method, options
     assert output.shape == q.shape and trace.meta["n_heads"] == 2 * G
 
 
+@pytest.mark.parametrize("kernel", ["cpu", "torch"])
+def test_top_k_of_more_keys_than_there_are_is_dense_attention_and_says_so(kernel):
+    if kernel == "torch":
+        pytest.importorskip("torch", reason="needs torch: pip install -e '.[models]'")
+    q, k, v = tensors(n_k=24)
+    exact = attend(q, k, v, "sdpa")[0]
+    for k_top, said in ((24, False), (25, True), (4096, True)):
+        output, trace = attend(q, k, v, "topk", k_top, kernel=kernel)
+        np.testing.assert_allclose(output, exact, atol=1e-6)
+        assert any("keeps them all" in note for note in trace.meta["notes"]) == said
+    notes = attend([q, q], [k, k[:10]], [v, v[:10]], "topk", 16)[1].meta["notes"]
+    assert notes == ["k = 16 is more than the 10 keys of the shortest sequence: top-k keeps them all, as dense attention does"]
+
+
 @pytest.mark.parametrize("score", [{}, {"score": "bernoulli", "B": 2}, {"score": "bernoulli-stratified", "B": 2}, {"score": "bernoulli-mean-group", "B": 2}])
 @pytest.mark.parametrize("method, options", ALL)
 def test_one_key(method, options, score):

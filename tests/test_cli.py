@@ -36,7 +36,9 @@ def test_list_names_everything():
     listed = json.loads(invoke("list", "--json").stdout)
     assert set(listed["workloads"]) == set(santa_sim.list_workloads())
     assert set(listed["hardware"]) == set(santa_sim.list_hardware())
-    assert "llama8b_decode_32k" in invoke("list").stdout
+    text = invoke("list").stdout
+    for kind, name in (("workloads", "llama8b_decode_32k"), ("models", "llama8b"), ("dram", "lpddr5_6400"), ("energy", "horowitz_45nm")):
+        assert listed[kind][name] and f"  {name} " in text and listed[kind][name] in text
 
 
 @pytest.mark.parametrize(
