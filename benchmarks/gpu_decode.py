@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import statistics
 from pathlib import Path
 
 import cupy
@@ -24,11 +23,12 @@ import gpu_decode_counters
 import gpu_decode_peers
 import torch
 from santa_sim.gpu.kernel import decode, feature_major, make_plan
+from santa_sim.gpu.validate_peers import torch_graph
+from santa_sim.gpu.validate_timing import TIMED, WARM_UP, measure
 
 from santa_sim.methods.spec import Spec
 
 H, H_KV, D = 32, 8, 128
-WARM_UP, TIMED = 10, 40
 SHAPES = ((1, 4096), (1, 32768), (1, 131072), (16, 32768))
 OURS = {
     "sys, S = 128": {"method": "s2anta-sys", "samples": 128},
@@ -69,44 +69,6 @@ TARGETS = (
     Target(1, 32768, SAMPLED, over=("authors' prop",), speed_up=2.6), Target(1, 131072, SAMPLED, over=("authors' prop",), speed_up=3.1),
     Target(16, 32768, SAMPLED, over=DENSE, speed_up=1.6), Target(16, 32768, (MEAN_GROUP,), over=(SAME_QUERIES,), speed_up=1 / 0.85),
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Times of the timed calls [s]."""
-
-    median_s: float
-    least_s: float
-    low_s: float  # 10th percentile
-    high_s: float  # 90th
-
-
-def measure(call, flush: torch.Tensor) -> Timing:
-    """Time a call with cold caches."""
-    events = []
-    for _ in range(WARM_UP + TIMED):
-        flush.add_(1.0)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        events.append((start, end))
-    torch.cuda.synchronize()
-    times = sorted(start.elapsed_time(end) * 1e-3 for start, end in events[WARM_UP:])
-    return Timing(statistics.median(times), times[0], times[TIMED // 10], times[-1 - TIMED // 10])
-
-
-def graph_of(call):
-    """A closure that replays the call from a CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        call()
-    return graph.replay
 
 
 def exact(q, k, v) -> torch.Tensor:
@@ -186,8 +148,8 @@ def run_shape(batch: int, n_k: int, flush, authors: Path | None) -> list[dict]:
         try:
             result = call()
             row = {"batch": batch, "n_k": n_k, "kernel": name, "ours": name in ours}
-            for how, timed in (("as_called", call), ("graph", graph_of(call))):
-                row[how] = dataclasses.asdict(measure(timed, flush))
+            for how, timed in (("as_called", call), ("graph", torch_graph(call))):
+                row[how] = dataclasses.asdict(measure(timed, lambda: flush.add_(1.0)))
         except Exception as error:  # noqa: BLE001  a peer may refuse a shape in its own way
             print(f"batch {batch}, n_k {n_k}, {name}: {type(error).__name__}: {str(error).splitlines()[0]}")
             torch.cuda.synchronize()

@@ -7,12 +7,8 @@
 //   STASHED     1: flash takes its scores from the stash of a score pass
 //   INSTRUMENT  1: also fill the counters and row lists of the trace, and write float32 outputs
 
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+#include "base.cuh"
 
-#define FULL 0xffffffffu
 #define PITCH ((TILE + 3) / 4 * 4)  // floats of one tile's stash row
 #define INFINITE __int_as_float(0x7f800000)
 #define PAD ((G + 3) / 4 * 4)  // weights of one feature in a Bernoulli query's list
@@ -25,20 +21,6 @@ typedef float out_t;
 typedef u16 out_t;
 #define COUNT(counter, n)
 #endif
-
-// ---- programmatic dependent launch: the next kernel's blocks may start once all of ours have ----
-
-__device__ __forceinline__ void allow_dependents() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-__device__ __forceinline__ void wait_for_predecessor() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 // ---- storage formats ----
 
@@ -79,17 +61,7 @@ __device__ __forceinline__ void store_output(out_t *at, float x) {
 
 // ---- memory ----
 
-// 16 bytes that are read once: they take each other's place in the second-level cache, not that of what others left there
-__device__ __forceinline__ uint4 load_once(const void *at) {
-    uint4 x;
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at), "l"(policy));
-    return x;
-}
-
-// the same, straight into shared memory, in the background
+// load_once, straight into shared memory, in the background
 __device__ __forceinline__ void copy_once(void *shared, const void *at) {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -124,14 +96,35 @@ __device__ __forceinline__ void wait_for_groups() {
 
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// ---- clusters: a number into the shared memory of the cluster's first block ----
+// ---- clusters: a head's blocks, those along x ----
 
 #if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void write_to_first_block(float *shared, float x) {
-    u32 at = (u32)__cvta_generic_to_shared(shared), there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(x) : "memory");
+#define CLUSTERED 1
+
+__device__ __forceinline__ void tell_of_start() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+
+// Adds up x of each feature over the blocks, in order: the sum in the first block, nothing in others. Each block has told of its start.
+__device__ __forceinline__ float sum_of_cluster(float x) {
+    __shared__ float received[8][D];
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all have started
+    if (threadIdx.x < D) {
+        u32 at = (u32)__cvta_generic_to_shared(&received[blockIdx.x][threadIdx.x]), there;
+        asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at));
+        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(x) : "memory");
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    float sum = 0;
+    if (blockIdx.x > 0) return sum;
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (threadIdx.x < D)
+#pragma unroll 4
+        for (int i = 0; i < (int)gridDim.x; i++) sum += received[i][threadIdx.x];
+    return sum;
 }
+#else
+#define CLUSTERED 0
+
+__device__ __forceinline__ void tell_of_start() {}
 #endif
 
 // ---- tensor cores: c[16 keys][8 heads] += a[16 keys][16 features] * b[16 features][8 heads] ----
@@ -186,6 +179,15 @@ __device__ __forceinline__ float max_of_warp(float x) {
     const int bits = __float_as_int(x);
     const int most = __reduce_max_sync(FULL, bits ^ ((bits >> 31) & 0x7fffffff));
     return __int_as_float(most ^ ((most >> 31) & 0x7fffffff));
+}
+
+// the largest of a block's numbers; `between` is shared, [THREADS / 32]
+template <class T>
+__device__ __forceinline__ float max_of_block(float x, T *between) {
+    x = max_of_warp(x);
+    if (threadIdx.x % 32 == 0) between[threadIdx.x / 32] = x;
+    __syncthreads();
+    return max_of_warp((float)between[threadIdx.x % (THREADS / 32)]);
 }
 
 // ---- inclusive scans, over the first COUNT lanes of each team of TEAM lanes ----

@@ -17,18 +17,13 @@ merge(const float *__restrict__ m, const double *__restrict__ ell, const float *
     __shared__ float tops[THREADS / 32];
     __shared__ double totals[THREADS / 32];
     __shared__ float sums[THREADS / (D / 4)][D];
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // says that this block has started
-#endif
+    tell_of_start();
     wait_for_predecessor();
     m += head * T;
     ell += head * T;
     float top = -INFINITE;
     for (int t = threadIdx.x; t < tiles; t += THREADS) top = fmaxf(top, m[t]);
-    top = max_of_warp(top);
-    if (lane == 0) tops[warp] = top;
-    __syncthreads();
-    top = max_of_warp(tops[lane % (THREADS / 32)]);
+    top = max_of_block(top, tops);
     double total = 0;
 #pragma unroll 1
     for (int t = threadIdx.x; t < tiles; t += THREADS) {
@@ -62,16 +57,9 @@ merge(const float *__restrict__ m, const double *__restrict__ ell, const float *
         COUNT(merge_counts[(head / G) * 3 + 2], to - from);
     }
 #endif
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    __shared__ float of_splits[8][D];
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all have started
-    if (threadIdx.x < D) write_to_first_block(&of_splits[split][threadIdx.x], result);
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#if CLUSTERED
+    result = sum_of_cluster(result);
     if (split > 0) return;
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-    result = 0;
-    if (threadIdx.x < D)
-        for (int i = 0; i < splits; i++) result += of_splits[i][threadIdx.x];
 #endif
     if (threadIdx.x < D) store_output(out + head * D + threadIdx.x, n > 0 ? result * (float)(1.0 / total) / (float)max(1, S / tiles) : 0.0f);
 }

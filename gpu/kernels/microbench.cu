@@ -1,29 +1,15 @@
 // Micro-benchmarks: what a card does with plain streams, gathers, atomics, chains of loads, barriers and instructions.
-// None of them computes attention. Compiled without any header, by NVRTC or nvcc.
+// None of them computes attention. Compiled without any header but ours, by NVRTC or nvcc.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+#include "base.cuh"
 
 extern __shared__ u32 table[];  // 0 ... 1023 in order, where instructions are timed
-
-#define FULL 0xffffffffu
 
 // ---- loads and stores of 16 bytes ----
 
 __device__ __forceinline__ uint4 load_plain(const uint4 *at) {
     uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
-    return x;
-}
-
-// takes the place of its like in the second-level cache, not that of what others left there
-__device__ __forceinline__ uint4 load_once(const uint4 *at) {
-    uint4 x;
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at), "l"(policy));
     return x;
 }
 
@@ -209,10 +195,8 @@ extern "C" __global__ void nothing(u32 *sink) {
 }
 
 extern "C" __global__ void nothing_early(u32 *sink) {  // lets the next kernel start at once, and waits for the one before
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    allow_dependents();
+    wait_for_predecessor();
     if (sink == (u32 *)1) *sink = 0;
 }
 

@@ -51,7 +51,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
     Sample *const samples = (Sample *)(masses + T);              // [per_split]; then, for METHOD 1, fractions
     __shared__ Between between;
     __shared__ float sums[SAMPLE_WARPS][D];
-    const int split = blockIdx.x, splits = gridDim.x, h = blockIdx.y, H = gridDim.y, sequence = blockIdx.z;
+    const int split = blockIdx.x, h = blockIdx.y, H = gridDim.y, sequence = blockIdx.z;
     const int kv = h / G, H_kv = H / G, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const i64 head = (i64)sequence * H + h, kv_head = (i64)sequence * H_kv + kv;
     const int n = lengths ? lengths[sequence] : n_most;
@@ -73,9 +73,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #endif
     find_pages(v + sequence * v_sequence + kv * D, (i64)n * v_row * 2);
     find_pages(u + kv_head * T * G * PITCH, (i64)tiles * G * PITCH * 4);
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // says that this block has started
-#endif
+    tell_of_start();
     wait_for_predecessor();
     m += head * T;
     ell += head * T;
@@ -90,10 +88,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
         float top = fmaxf(m_first[0], m_first[1]);
 #pragma unroll 1
         for (int t = first + 2; t < last; t++) top = fmaxf(top, m[t]);
-        top = max_of_warp(top);
-        if (lane == 0) between.doubles[warp] = top;
-        __syncthreads();
-        top = max_of_warp((float)between.doubles[lane % SAMPLE_WARPS]);
+        top = max_of_block(top, between.doubles);
         double mine = 0, Z;
 #pragma unroll 1
         for (int t = first; t < last; t += 2) {  // two at a time, for their exponentials to overlap
@@ -318,21 +313,11 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #pragma unroll
         for (int i = 0; i < SAMPLE_WARPS; i++) total += sums[i][threadIdx.x];
     const float share = 1.0f / (float)S;
-#if CLUSTER && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    __shared__ float of_splits[8][D];
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // all have started
-    if (threadIdx.x < D) write_to_first_block(&of_splits[split][threadIdx.x], total);
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    if (split == 0) {
-        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-        total = 0;
-        if (threadIdx.x < D) {
-#pragma unroll 4
-            for (int i = 0; i < splits; i++) total += of_splits[i][threadIdx.x];
-            store_output(out + head * D + threadIdx.x, total * share);
-        }
-    }
+#if CLUSTERED
+    total = sum_of_cluster(total);
+    if (split == 0 && threadIdx.x < D) store_output(out + head * D + threadIdx.x, total * share);
 #else
+    const int splits = gridDim.x;
     if (splits > 1) {
         __shared__ u32 ticket;
         if (threadIdx.x < D) {

@@ -209,10 +209,7 @@ topk(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i64
     // ---- softmax of the selected, and their rows of V ----
     float top = -INFINITE;
     for (int i = threadIdx.x; i < k; i += THREADS) top = fmaxf(top, weights[i]);
-    top = max_of_warp(top);
-    if (lane == 0) totals[warp] = top;
-    __syncthreads();
-    top = max_of_warp((float)totals[lane % (THREADS / 32)]);
+    top = max_of_block(top, totals);
     __syncthreads();
     const u16 *const values = v + sequence * v_sequence + kv * D;
     float sum[D / 32];
