@@ -9,6 +9,7 @@ import json
 import click
 
 from .cli_parts import Progress, json_option, method_options, readable_errors, timeline_option, writable
+from .errors import InputError
 
 # commands that live in modules of their own, imported when they are called
 _ELSEWHERE: dict[str, str] = {
@@ -53,6 +54,8 @@ def run(workload, method, as_json, output, timeline, **arguments) -> None:
     """
     from . import api
 
+    if timeline:
+        _can_be_drawn(api.machine_for(method, arguments["hardware"]))
     with Progress() as progress:
         result = api.run(workload, method, progress=progress, **arguments)
     _print(result, as_json)
@@ -107,9 +110,12 @@ def trace(workload, method, output, form, hardware, as_json, **arguments) -> Non
 @readable_errors
 def simulate(trace_file, hardware, as_json, timeline) -> None:
     """Play a saved TRACE on a machine."""
+    from .hardware import load_hardware
     from .simulator import simulate as play
     from .trace import Trace
 
+    if timeline:
+        _can_be_drawn(load_hardware(hardware))
     loaded = Trace.load(trace_file)
     with Progress() as progress:
         result = play(loaded, hardware, progress=functools.partial(progress, "simulating"))
@@ -174,6 +180,15 @@ def list_(as_json) -> None:
     for title, names in (("methods", METHODS), ("score stages", SCORES), ("precisions", PRECISIONS)):
         click.secho(title, bold=True)
         click.echo("  " + "  ".join(names))
+
+
+def _can_be_drawn(machine) -> None:
+    """InputError for a GPU, before anything is computed for its timeline."""
+    from .hardware import Gpu
+    from .simulator.result import no_units
+
+    if isinstance(machine, Gpu):
+        raise InputError(no_units(machine.name, "timeline"))
 
 
 def _print(result, as_json: bool) -> None:

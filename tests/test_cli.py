@@ -55,6 +55,8 @@ def test_list_names_everything():
         (("run", "smollm2_decode_2k", "--method", "santa", "--samples", "4", "-o", ""), "not a file name"),
         (("trace", "smollm2_decode_2k", "--method", "santa", "--samples", "4", "-o", "."), "not a file name"),
         (("simulate", "nowhere.parquet"), "nowhere.parquet"),
+        (("run", "smollm2_decode_2k", "--method", "sdpa", "--hardware", "h200", "--timeline", "t"), "h200 is a GPU"),
+        (("simulate", "nowhere.parquet", "--hardware", "h200", "--timeline", "t"), "h200 is a GPU"),
     ],
 )
 def test_errors_are_one_readable_line(arguments, said):

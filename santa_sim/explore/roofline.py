@@ -1,11 +1,13 @@
 """Roofline: what a machine could do at most, and what runs do.
 
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 2009. An operation is what a lane
-does in a cycle: a multiplication with its addition on a MAC lane, an addition on an adder lane; of the score and the value
-stage. Intensity is operations per byte of DRAM traffic (whole bursts).
+does in a cycle: a multiplication with its addition on a MAC lane, a float32 lane or in a tensor core, an addition on an adder
+lane; of the score and the value stage. Intensity is operations per byte of DRAM traffic (whole bursts).
 
 A machine's lines are all its lanes of a kind at work. A run has scores for some lanes and values for others, and is done
-when the ones with more to do are: its own roof of the lanes is operations / the longer of the two times.
+when the ones with more to do are: its own roof of the lanes is operations / the longer of the two times. On a GPU it is operations
+/ the longest of what its kernels take to be issued and to pass the float64, special-function and tensor pipelines: instructions
+that are no operation of the method, such as addresses and loads, are among them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
+from ..hardware_gpu import Gpu
 from ..report import si
+from ..simulator.gpu.rates import rates_of
 from ..simulator.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from ..simulator.result import Result
 from .rows import frame_of
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from ..hardware_model import Hardware
 
 _COLOURS, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK), "osD^vPX"
+_ROOFS = (("macs_per_s", "-", "MAC lanes"), ("adds_per_s", "--", "adder lanes"), ("fp32_ops_per_s", "--", "float32 lanes"), ("tensor_macs_per_s", "-", "tensor cores"))
+_PIPELINES = ("issue", "fp64", "special", "tensor")  # of a GPU's multiprocessors
 _ACROSS = 1.8  # a run's own roof is drawn from its intensity over this to its intensity times this
 
 
@@ -36,12 +42,12 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
 
     Parameters
     ----------
-    results : of `run` or `simulate` on accelerators; a list of them is taken too
+    results : of `run` or `simulate`; a list of them is taken too
 
     Returns
     -------
     figure : intensity against operations a second, both logarithmic; a machine's roofs are its DRAM bandwidth, its MAC lanes
-        and its adder lanes; dotted across each run, its own roof of the lanes (`lanes_roof_ops_per_s`). It isn't shown or saved.
+        and its adder lanes, of a GPU its float32 lanes and its tensor cores; dotted across each run, its own roof of the lanes (`lanes_roof_ops_per_s`). It isn't shown or saved.
     frame : a row a run: `operations`, `traffic_bytes`, `intensity_ops_per_byte`, `attained_ops_per_s`, and the roofs above
         it: `dram_roof_ops_per_s`, `lanes_roof_ops_per_s` (of the lanes that have more to do in this run's mix of scores and
         values), `under` (the lower of them), `share_of_roof`
@@ -49,7 +55,7 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
     Raises
     ------
     InputError
-        No results, or something that isn't one, or one of no accelerator.
+        No results, or something that isn't one, or one that doesn't say what was played.
     """
     if len(results) == 1 and isinstance(results[0], (list, tuple)):
         results = tuple(results[0])
@@ -59,13 +65,21 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
         if not isinstance(result, Result):
             raise InputError(f"roofline() takes results of santa_sim.run or simulate, not {type(result).__name__}")
         if result.played is None:
-            raise InputError(f"a result of {result.hardware} has no roofline: no accelerator was played for it")
+            raise InputError(f"a result of {result.hardware} has no roofline: it doesn't say what was played; take it from santa_sim.run or simulate")
     frame = frame_of([_row(result) for result in results])
     return _figure(results, frame), frame
 
 
-def ceilings(machine: Hardware) -> dict[str, float]:
-    """Roofs of a machine: peak DRAM bandwidth [B/s], MACs and additions of all MAC and adder lanes [1/s]."""
+def ceilings(machine: Hardware | Gpu) -> dict[str, float]:
+    """Roofs of a machine: peak DRAM bandwidth [B/s]; MACs and additions of all MAC and adder lanes, or of a GPU operations of its
+    float32 lanes and MACs of its tensor cores (16 bits, dense) at the clock that its kernels are timed with [1/s]."""
+    if isinstance(machine, Gpu):
+        sm, clock_hz = machine.multiprocessors, rates_of(machine).clock_hz
+        return {
+            "bandwidth_bytes_per_s": float(machine.memory.bandwidth_bytes_per_s),
+            "fp32_ops_per_s": float(sm.count * sm.fp32_per_cycle * clock_hz),
+            "tensor_macs_per_s": float(sm.count * sm.tensor_flops_per_cycle / 2 * clock_hz),
+        }
     value = {"mac": 0, "adder": 0, machine.accumulate.kind: machine.accumulate.lanes}
     return {
         "bandwidth_bytes_per_s": float(machine.memory.bandwidth_bytes_per_s),
@@ -78,7 +92,7 @@ def _row(result: Result) -> dict[str, object]:
     operations = sum(max(result.ops[stage]["adds"], result.ops[stage]["mults"]) for stage in ("score", "value"))
     moved = result.traffic_bytes["total"]
     intensity = operations / moved if moved else float("inf")
-    longest = max(result.busy_s["score"], result.busy_s["accumulate"])
+    longest = max(result.busy_s[unit] for unit in (_PIPELINES if isinstance(result.played[1], Gpu) else ("score", "accumulate")))
     dram, lanes = intensity * ceilings(result.played[1])["bandwidth_bytes_per_s"], operations / longest if longest else float("inf")
     attained = operations / result.latency_s if result.latency_s else 0.0
     return {
@@ -113,7 +127,7 @@ def _figure(results: tuple[Result, ...], frame: pd.DataFrame) -> Figure:
             axes.plot(across, [row["lanes_roof_ops_per_s"]] * 2, ":", color=colour, linewidth=2)
     axes.plot([], [], ":", color=BLACK, linewidth=2, label="above a run: most that the lanes can do with its mix of scores and values")
     axes.set(xscale="log", yscale="log", ylabel="operations a second [1/s]",
-             xlabel="operations per byte of DRAM traffic [1/B]\na multiply-accumulate counts as 1 operation, as does an addition on an adder lane")  # fmt: skip
+             xlabel="operations per byte of DRAM traffic [1/B]\na multiply-accumulate counts as 1 operation, as does an addition on an adder or float32 lane")  # fmt: skip
     axes.set_xlim(x[0], x[-1])
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -121,15 +135,15 @@ def _figure(results: tuple[Result, ...], frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _last_ridge(machines: dict[str, Hardware]) -> float:
+def _last_ridge(machines: dict[str, Hardware | Gpu]) -> float:
     """Where the last machine's highest roof meets its bandwidth [1/B]."""
     roofs = [ceilings(machine) for machine in machines.values()]
-    return max(max(roof["macs_per_s"], roof["adds_per_s"]) / roof["bandwidth_bytes_per_s"] for roof in roofs)
+    return max(max(roof.get(key, 0.0) for key, _, _ in _ROOFS) / roof["bandwidth_bytes_per_s"] for roof in roofs)
 
 
 def _roofs(axes: Axes, x: np.ndarray, name: str, roofs: dict[str, float], colour: str) -> None:
     bandwidth = roofs["bandwidth_bytes_per_s"]
-    for key, style, what in (("macs_per_s", "-", "MAC lanes"), ("adds_per_s", "--", "adder lanes")):
-        if roofs[key]:
+    for key, style, what in _ROOFS:
+        if roofs.get(key):
             axes.plot(x, np.minimum(bandwidth * x, roofs[key]), style, color=colour, linewidth=1.3,
                       label=f"{name}: {what} {si(roofs[key], 'op/s')}, DRAM {si(bandwidth, 'B/s')}")  # fmt: skip

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from ..hardware_gpu import Gpu
     from ..hardware_model import Hardware
     from ..trace import Trace
     from .machine import Run, Span
@@ -55,7 +56,7 @@ class Result:
     error : dict or None  the output against exact attention
     output : array or None  the attention output, where the run computed one
     spans : list of Span or None  what each unit did when, if asked for
-    played : (Trace, Hardware) or None  what was played, to play it again for a timeline
+    played : (Trace, Hardware or Gpu) or None  what was played, to play it again for a timeline
     """
 
     workload: str | None
@@ -92,7 +93,7 @@ class Result:
     output: np.ndarray | list | None = dataclasses.field(default=None, repr=False)
     spans: list[Span] | None = dataclasses.field(default=None, repr=False)
     stalls_fs: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
-    played: tuple[Trace, Hardware] | None = dataclasses.field(default=None, repr=False, compare=False)
+    played: tuple[Trace, Hardware | Gpu] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict:
         """All but `output`, `spans` and `played`, JSON-able, SI units."""
@@ -150,6 +151,8 @@ class Result:
         return table(self.stalls_fs | (channel_times(self._record()) if channels else {}))
 
     def _again(self, what: str) -> tuple[Trace, Hardware]:
+        if self.memory.get("model") == "gpu":
+            raise InputError(no_units(self.hardware, what))
         if self.played is None:
             raise InputError(
                 f"this result of {self.hardware} has no {what}: no accelerator was played for it; "
@@ -170,6 +173,15 @@ class Result:
         from .plot import stacks
 
         return stacks(self)
+
+
+def no_units(gpu: str, what: str) -> str:
+    """Why a GPU has no timeline and no stalls, and what there is instead."""
+    return (
+        f"{gpu} is a GPU, whose model plays whole kernels, one after another, and no units that wait for each other: it has no {what}. "
+        f"Result.busy_s has the time of each kernel and of what limits it, santa_sim.simulator.gpu.predict(trace, machine) a row for each "
+        f"launch (docs/gpu.md); timelines and stalls are of accelerators, such as hardware='mac_hbm3'"
+    )
 
 
 def _flat(name: str, values: dict) -> dict:

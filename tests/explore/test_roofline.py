@@ -82,3 +82,25 @@ def test_what_is_drawn_above_a_run_is_the_tables_roof(runs):
     assert all(a < x < b for (a, b), x in zip((line.get_xdata() for line in dotted), frame["intensity_ops_per_byte"]))
     assert 0.95 * 4096e9 < frame["lanes_roof_ops_per_s"][0] <= 4096e9 < ceilings(load_hardware("mac_hbm3"))["macs_per_s"]
     assert "multiply-accumulate counts as 1 operation" in figure.axes[0].get_xlabel()
+
+
+def test_a_gpu_by_hand():
+    """h200: 132 multiprocessors at 1.98 GHz; 128 float32 lanes and 4,096 tensor operations, two to a multiply-accumulate, each."""
+    roofs = ceilings(load_hardware("h200"))
+    assert roofs == {"bandwidth_bytes_per_s": 4.8e12, "fp32_ops_per_s": 132 * 128 * 1.98e9, "tensor_macs_per_s": 132 * 2048 * 1.98e9}
+    assert 2 * roofs["tensor_macs_per_s"] == pytest.approx(989e12 * 1.98 / 1.83, rel=2e-3)  # the white paper's, at its clock
+
+
+def test_gpus_stand_beside_accelerators():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in ((8, 64), (600, 2, 64), (600, 2, 64)))
+    traces = [attention(q, k, v, "sdpa")[1], attention(q, k, v, "s2anta-prop", 16)[1]]
+    results = [simulate(trace, machine) for machine in ("h200", "rtx_4090", "mac_hbm3") for trace in traces]
+    figure, frame = roofline(results)
+    texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "h200: float32 lanes 33.45 Top/s, DRAM 4.8 TB/s" in texts and "h200: tensor cores 535.3 Top/s, DRAM 4.8 TB/s" in texts
+    assert "mac_hbm3: MAC lanes 6.144 Top/s, DRAM 819.2 GB/s" in texts
+    assert (frame["operations"][::2] == 2 * 8 * 600 * 64).all() and frame["share_of_roof"].between(0, 1).all()
+    for result, row in zip(results[:4], frame.itertuples()):
+        assert row.lanes_roof_ops_per_s == row.operations / max(result.busy_s[name] for name in ("issue", "fp64", "special", "tensor"))
+        assert row.dram_roof_ops_per_s == row.intensity_ops_per_byte * ceilings(result.played[1])["bandwidth_bytes_per_s"]

@@ -52,7 +52,7 @@ def play(trace: Trace, machine: Gpu, spans: bool = False) -> Result:
                 "peak_bandwidth_bytes_per_s": machine.memory.bandwidth_bytes_per_s,
                 "achieved_bandwidth_bytes_per_s": whole["total"] / latency_s if latency_s else 0.0},
         buffer_peak={}, area_breakdown_m2={}, notes=[*_given(meta.get("notes")), *machine.notes, *_notes(machine, frame)],
-        energy_unknown=list(_PARTS), error=meta.get("quality"), spans=_spans(frame) if spans else None,
+        energy_unknown=list(_PARTS), error=meta.get("quality"), spans=_spans(frame) if spans else None, played=(trace, machine),
     )  # fmt: skip
 
 

@@ -51,6 +51,14 @@ def test_every_method_plays_with_its_own_bytes(method, spec, n_q):
     result.to_dict(), result.to_frame(), result.plot()
 
 
+def test_what_only_units_have_says_what_there_is_instead(tmp_path):
+    result = simulate(trace_of("s2anta-sys", S=16), "h200")
+    for ask, what in ((result.stalls, "stalls"), (lambda: result.stalls(channels=True), "stalls"), (lambda: result.timeline(tmp_path / "t"), "timeline")):
+        with pytest.raises(InputError, match=f"h200 is a GPU.* it has no {what}. Result.busy_s .*accelerators, such as hardware='mac_hbm3'"):
+            ask()
+    assert not list(tmp_path.iterdir())
+
+
 def test_layers_run_one_after_another():
     parts = [trace_of("s2anta-sys", S=16, seed=seed) for seed in (0, 1)]
     items = [part.items.assign(layer=layer) for layer, part in enumerate(parts)]
