@@ -158,6 +158,23 @@ def _dram_energy(run: Run, hardware: Hardware, seconds: float, known: Callable[.
     }
 
 
+def sram_sizes(hardware: Hardware) -> dict[str, int]:
+    """Bytes of every SRAM that a machine is built with.
+
+    Two of the weights buffer, for exponentials that wait and for stash read back, and one of the write buffer for each unit
+    that writes stash or partials. Queries, queues between units, accumulators and outputs are in registers, which aren't here.
+    """
+    hw = hardware
+    return {
+        "k_buffer": hw.k_buffer.bytes,
+        "v_buffer": hw.v_buffer.bytes,
+        "weights": hw.weights_buffer.bytes,
+        "stash_reads": hw.weights_buffer.bytes,
+        **{f"{unit}_writes": hw.write_buffer.bytes for unit in ("softmax", "budget", "accumulate", "merge")},
+        "stash": hw.stash.bytes,
+    }
+
+
 def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]]:
     """Area by unit [m^2], lanes built for the trace's number types, and what was unknown and counts as 0."""
     table, hw = hardware.energy, hardware
@@ -171,13 +188,6 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
 
     adder = f"add_{score['accumulator']}"
     value_lane = [f"add_{value['accumulator']}"] + ([f"mult_{value['operand']}"] if hw.accumulate.kind == "mac" else [])
-    sizes = [
-        hw.k_buffer.bytes,
-        hw.v_buffer.bytes,
-        hw.weights_buffer.bytes,
-        hw.write_buffer.bytes,
-        hw.stash.bytes,
-    ]
     breakdown = {
         "score": hw.score.mac_lanes * sum_of(adder, f"mult_{score['operand']}") + hw.score.adder_lanes * sum_of(adder),
         "softmax": hw.softmax.lanes * lane("compare", "exp", "mult_fp32", adders=hw.softmax.adders_per_lane),
@@ -190,9 +200,10 @@ def area(meta: Mapping, hardware: Hardware) -> tuple[dict[str, float], list[str]
         "merge": hw.merge.lanes * sum_of("add_fp32", "mult_fp32", "exp"),
         "normalize": hw.normalize.lanes
         * sum_of(f"mult_{value['accumulator']}", *(["shift"] if hw.normalize.shifter else [])),
-        "sram": sum(sizes) * (table.sram_area_m2_per_byte or 0.0),
+        "sram": sum(sram_sizes(hw).values()) * (table.sram_area_m2_per_byte or 0.0),
     }
-    notes = ["area counts arithmetic lanes, not control, wires or address generation"]
+    sram = "" if table.sram_area_m2_per_byte is None else " and SRAM"
+    notes = [f"area counts arithmetic lanes{sram}, not registers, control, wires or address generation"]
     if table.sram_area_m2_per_byte is None:
         notes.append(f"SRAM area of {hardware.name} is not known: counted as 0")
     return breakdown, notes

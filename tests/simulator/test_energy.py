@@ -22,6 +22,11 @@ def test_published_figures():
     assert [(point.bytes, point.access_j) for point in TABLE.sram] == [(8192, 1e-11), (32768, 2e-11), (1048576, 1e-10)]
 
 
+def test_sram_area_is_the_published_memory_over_its_bytes():
+    assert TABLE.sram_area_m2_per_byte == pytest.approx(594_786e-12 / (162 * 1024), rel=2e-3)  # EIE, Table II
+    assert TABLE.sram_area_m2_per_byte / 8 > 0.346e-12  # more than Intel's bare cell at 45 nm
+
+
 def test_interpolated_int16_multiplication_is_the_geometric_mean():
     assert TABLE.mult_j["int16"] == pytest.approx(math.sqrt(0.2e-12 * 3.1e-12), rel=1e-3)
     assert TABLE.mult_area_m2["int16"] == pytest.approx(math.sqrt(282e-12 * 3495e-12), rel=1e-3)
@@ -60,6 +65,7 @@ def test_scaling_follows_the_polynomial_and_there_and_back_is_the_same():
     assert scaled(TABLE, 45, 0.9) is TABLE
     small = scaled(TABLE, 7, 0.7)
     assert small.add_area_m2["fp32"] == pytest.approx(4184e-12 * 0.059)
+    assert small.sram_area_m2_per_byte == pytest.approx(3.59e-12 * 0.059)
     assert "scaled from 45 nm" in small.source
     with pytest.raises(InputError, match=r"node_nm=5 is not in the scaling table; choose from 7, 10, 14"):
         scaled(TABLE, 5, 0.7)
