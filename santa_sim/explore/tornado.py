@@ -1,6 +1,6 @@
-"""How sure a comparison of energies is: one input after another at the ends of its spread, the ratio that results.
+"""How sure a comparison of energies or areas is: one input after another at the ends of its spread, the ratio that results.
 
-Latencies don't depend on energies, so each machine is played once and only its accounting is repeated.
+Latencies depend on neither, so each machine is played once and only its accounting is repeated.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 
-from ..errors import InputError
+from ..errors import InputError, choose
 from ..hardware_model import Hardware
 from ..report import without_unknown
 from ..schema import Model, TextOrReal, read_yaml, validate
+from ..simulator.accounting import area
 from ..simulator.energy import EnergyTable, scaled
 from ..simulator.replayer import Replayer
 from ..simulator.result import Result
@@ -27,17 +28,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DRAM = ("dram_activate", "dram_read", "dram_write")
-Factor = Annotated[TextOrReal, pydantic.Field(ge=0, le=100)]
+_AREA = ("add_area_m2", "mult_area_m2", "composed", "sram_area_m2_per_byte")
+_ENERGY = ("add_j", "mult_j", "composed", "sram", "leakage_w_per_m2", *_DRAM)
+_MOVES = {"energy": _ENERGY, "area": _AREA, "area-latency": _AREA}
+End = Annotated[TextOrReal, pydantic.Field(ge=0)]
 
 
 class Input(Model):
-    """An energy figure, or several that move together, and how far it may be off: factors, and why."""
+    """A figure of energy or area, or several that move together, and how far it may be off, and why.
+
+    `low` and `high` are factors. With a `unit` they are the figure itself, for an entry that a table may lack (counted as 0).
+    """
 
     name: str
     entries: tuple[str, ...]
-    low: Factor
-    high: Factor
+    unit: str | None = None
+    low: End
+    high: End
     source: str
+
+    @pydantic.model_validator(mode="after")
+    def _factors(self) -> Input:
+        if self.unit is None and self.high > 100:
+            raise ValueError(f"{self.name}: {self.high!r} is no factor; write at most 100, or the figure with its unit")
+        return self
 
 
 class Node(Model):
@@ -61,50 +75,60 @@ def spread() -> Spread:
     return validate(Spread, read_yaml(path), str(path))
 
 
-def tornado(first: Result, second: Result, parts: tuple[str, ...] | None = None, inputs: Spread | None = None) -> pd.DataFrame:
-    """The energy of one run over that of another, with each input at its low and its high end, and at other nodes.
+def tornado(
+    first: Result, second: Result, parts: tuple[str, ...] | None = None, inputs: Spread | None = None, quantity: str = "energy"
+) -> pd.DataFrame:
+    """A quantity of one run over that of another, with each input at its low and its high end, and at other nodes.
 
     Parameters
     ----------
     first, second : results of `santa_sim.run` or `simulate` on accelerators; below 1 the first takes less
-    parts : keys of `energy_breakdown_j` that count, such as ('accumulate', 'normalize'); None: all of them
-    inputs : see hwmodels/uncertainty/energy.yaml, which is the default
+    parts : keys of `energy_breakdown_j` that count, such as ('accumulate', 'normalize') (of `area_breakdown_m2` for areas);
+        None: all of them
+    inputs : see hwmodels/uncertainty/energy.yaml, which is the default; those that don't move the quantity are left out
+    quantity : 'energy' [J], 'area' [m^2], or 'area-latency' [m^2 s], area times latency: what the work takes of a chip
 
     Returns
     -------
-    DataFrame, widest bar first: `input`, `low`, `high` (factors on the figure), `ratio_low`, `ratio_high`, `ratio` (nominal),
-    `survives` (both ends say the same winner as the nominal figures), `source`. `.attrs['unknown']`: parts that nobody has a
-    figure for on either machine, which count as 0 on both.
+    DataFrame, widest bar first: `input`, `low`, `high` (factors on the figure where `unit` is '×', else the figure in `unit`), `ratio_low`, `ratio_high`,
+    `ratio` (nominal), `survives` (both ends say the same winner as the nominal figures), `source`.
+    `.attrs['unknown']`: parts that nobody has a figure for on either machine, which count as 0 on both; `.attrs['quantity']`.
 
     Raises
     ------
     InputError
-        A result doesn't say what it was played on (GPUs, results read from files), a part doesn't exist, or its energy is
-        known on one machine alone.
+        A result doesn't say what it was played on (GPUs, results read from files), a part or quantity doesn't exist, or a part
+        is known on one machine alone.
     """
     import pandas as pd
 
-    runs = [_Played(result, parts) for result in (first, second)]
+    choose("quantity", quantity, list(_MOVES))
+    runs = [_Played(result, parts, quantity) for result in (first, second)]
     unknown = _unknown(*runs)
     given = inputs or spread()
+    moves = _MOVES[quantity]
+    if quantity == "energy" and any(run.machine.energy.leakage_w_per_m2 is not None for run in runs):  # it is per area
+        moves = (*moves, *_AREA)
+    moving = tuple(one for one in given.inputs if any(entry.partition(".")[0] in moves for entry in one.entries))
     nominal = _ratio(runs, {})
     rows = []
-    for one in given.inputs:
-        ends = [_ratio(runs, dict.fromkeys(one.entries, factor)) for factor in (one.low, one.high)]
-        rows.append({"input": one.name, "low": one.low, "high": one.high, "ratio_low": ends[0], "ratio_high": ends[1], "source": one.source})
+    for one in moving:
+        ends = [_ratio(runs, dict.fromkeys(one.entries, end)) for end in (one.low, one.high)]
+        rows.append({"input": one.name, "low": one.low, "high": one.high, "unit": one.unit or "×", "ratio_low": ends[0], "ratio_high": ends[1],
+                     "source": one.source})  # fmt: skip
     for node in given.nodes:
-        there = runs[0].joules({}, node) / runs[1].joules({}, node)
-        rows.append({"input": f"logic and SRAM at {node.node_nm} nm, {node.supply_v:g} V", "low": None, "high": None, "ratio_low": nominal,
-                     "ratio_high": there, "source": "Stillmaker and Baas, Integration 58 (2017); DRAM as it is"})  # fmt: skip
-    worst = {end: _ratio(runs, _extreme(runs, given.inputs, end)) for end in (min, max)}
-    rows.append({"input": "all at their worst and best", "low": None, "high": None, "ratio_low": worst[min], "ratio_high": worst[max],
+        rows.append({"input": f"logic and SRAM at {node.node_nm} nm, {node.supply_v:g} V", "low": None, "high": None, "unit": "",
+                     "ratio_low": nominal, "ratio_high": _ratio(runs, {}, node),
+                     "source": "Stillmaker and Baas, Integration 58 (2017); DRAM as it is"})  # fmt: skip
+    worst = {end: _ratio(runs, _extreme(runs, moving, end)) for end in (min, max)}
+    rows.append({"input": "all at their worst and best", "low": None, "high": None, "unit": "", "ratio_low": worst[min], "ratio_high": worst[max],
                  "source": "every input at the end that helps the first, or the second"})  # fmt: skip
     frame = pd.DataFrame(rows)
     frame["ratio"] = nominal
     frame["survives"] = [(low < 1) == (nominal < 1) == (high < 1) for low, high in zip(frame.ratio_low, frame.ratio_high)]
     frame = frame.loc[(frame.ratio_high - frame.ratio_low).abs().sort_values(ascending=False, kind="stable").index].reset_index(drop=True)
-    frame.attrs["unknown"] = unknown
-    return frame[["input", "low", "high", "ratio_low", "ratio_high", "ratio", "survives", "source"]]
+    frame.attrs.update(unknown=unknown, quantity=quantity)
+    return frame[["input", "low", "high", "unit", "ratio_low", "ratio_high", "ratio", "survives", "source"]]
 
 
 def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figure:
@@ -120,57 +144,81 @@ def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figu
             axes.barh(place, end - bar.ratio, left=bar.ratio, height=0.6, color=colour, alpha=0.9, hatch=None if bar.survives else "//", edgecolor="white")
     axes.axvline(bars.ratio.iloc[0], color="black", linewidth=1)
     axes.axvline(1.0, color="grey", linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(bars)), [f"{bar.input}" + (f" (× {bar.low:g} … {bar.high:g})" if bar.low == bar.low and bar.low is not None else "") for _, bar in bars.iterrows()])
-    lines = ["energy of the first over the second", without_unknown(frame.attrs.get("unknown", [])).strip(), "blue: low end, orange: high end; hatched: the winner changes"]
+    axes.set_yticks(range(len(bars)), [bar.input + _ends(bar) for _, bar in bars.iterrows()])
+    lines = [f"{frame.attrs.get('quantity', 'energy').replace('-', ' × ')} of the first over the second", without_unknown(frame.attrs.get("unknown", [])).strip(), "blue: low end, orange: high end; hatched: the winner changes"]
     axes.set_xlabel("\n".join(line for line in lines if line))
     axes.set_title(title)
     return figure
 
 
+def _ends(bar: pd.Series) -> str:
+    """' (× 0.5 … 1)' for a bar of factors, ' (0 … 1e+05 W/m^2)' for one of figures, '' for one of neither."""
+    if not bar.unit:
+        return ""
+    return f" (× {bar.low:g} … {bar.high:g})" if bar.unit == "×" else f" ({bar.low:g} … {bar.high:g} {bar.unit})"
+
+
 class _Played:
     """A result, and what it takes to charge it again."""
 
-    def __init__(self, result: Result, parts: tuple[str, ...] | None) -> None:
+    def __init__(self, result: Result, parts: tuple[str, ...] | None, quantity: str) -> None:
         played = getattr(result, "played", None)
         if played is None or not isinstance(played[1], Hardware):
             raise InputError(f"tornado needs results of run() or simulate() on accelerators; {result.hardware!r} doesn't say what was played on it")
+        self.kind = "energy" if quantity == "energy" else "area"
+        self.breakdown = result.energy_breakdown_j if quantity == "energy" else result.area_breakdown_m2
         for part in parts or ():
-            if part not in result.energy_breakdown_j:
-                raise InputError(f"parts: {part!r} is not a part of the energy; choose from {', '.join(result.energy_breakdown_j)}")
-        self.result, self.parts = result, parts
+            if part not in self.breakdown:
+                raise InputError(f"parts: {part!r} is not a part of the {self.kind}; choose from {', '.join(self.breakdown)}")
+        self.result, self.parts, self.quantity = result, parts, quantity
         self.trace, self.machine = played
-        self.program, self.run = Replayer(self.trace).played(self.machine)
+        self.program, self.run = Replayer(self.trace).played(self.machine) if quantity == "energy" else (None, None)
 
-    def joules(self, factors: Mapping[str, float], node: Node | None = None) -> float:
-        """Energy with some entries of the tables multiplied  [J]."""
-        machine = self.machine if node is None else self.machine.model_copy(update={"energy": scaled(self.machine.energy, node.node_nm, node.supply_v)})
-        table = machine.energy
-        for entry, factor in factors.items():
-            table = table if entry in _DRAM else times(table, entry, factor)
-        charged = result_of(self.trace, machine.model_copy(update={"energy": table}), self.program, self.run).energy_breakdown_j
-        return sum(joules * factors.get(part, 1.0) for part, joules in charged.items() if self.parts is None or part in self.parts)
+    def lacking(self) -> list[str]:
+        """The parts that count and have no figure."""
+        if self.quantity == "energy":
+            unknown = self.result.energy_unknown
+        else:
+            unknown = ["sram"] if self.machine.energy.sram_area_m2_per_byte is None else []
+        return [part for part in unknown if self.parts is None or part in self.parts]
+
+    def total(self, ends: Mapping[str, float], node: Node | None = None) -> float:
+        """The quantity with some entries of the tables moved to an end  [J, m^2 or m^2 s]."""
+        table = self.machine.energy if node is None else scaled(self.machine.energy, node.node_nm, node.supply_v)
+        for entry, end in ends.items():
+            table = table if entry in _DRAM else times(table, entry, end)
+        machine = self.machine.model_copy(update={"energy": table})
+        if self.quantity == "energy":
+            charged = result_of(self.trace, machine, self.program, self.run).energy_breakdown_j
+        else:
+            charged = area(self.trace.meta, machine)[0]
+        each = self.result.latency_s if self.quantity == "area-latency" else 1.0
+        return each * sum(cost * ends.get(part, 1.0) for part, cost in charged.items() if self.parts is None or part in self.parts)
 
 
 def _unknown(first: _Played, second: _Played) -> list[str]:
     """Parts that neither machine has a figure for; InputError if only one of them has."""
-    lacking = [[part for part in run.result.energy_unknown if run.parts is None or part in run.parts] for run in (first, second)]
+    lacking = [run.lacking() for run in (first, second)]
     for lacks, has, here, there in ((first, second, *lacking), (second, first, *lacking[::-1])):
         alone = [part for part in here if part not in there]
         if alone:
-            both = tuple(part for part in first.parts or first.result.energy_breakdown_j if part not in (*here, *there))
+            both = tuple(part for part in first.parts or first.breakdown if part not in (*here, *there))
+            memories = (
+                "Compare machines whose memories' energies are both known (such as mac_hbm3 and adder_hbm3) or both "
+                "unknown (mac_lpddr5 and adder_lpddr5), or leave"
+            )
             raise InputError(
-                f"the energy of {', '.join(alone)} is not known on {lacks.result.hardware} and is known on {has.result.hardware}: no winner "
-                f"can be told. Compare machines whose memories' energies are both known (such as mac_hbm3 and adder_hbm3) or both "
-                f"unknown (mac_lpddr5 and adder_lpddr5), or leave out what is not known on both with parts={both}"
+                f"the {lacks.kind} of {', '.join(alone)} is not known on {lacks.result.hardware} and is known on {has.result.hardware}: no winner "
+                f"can be told. {memories if lacks.kind == 'energy' else 'Leave'} out what is not known on both with parts={both}"
             )
     return sorted(lacking[0])
 
 
-def _ratio(runs: list[_Played], factors: Mapping[str, float]) -> float:
-    below = runs[1].joules(factors)
+def _ratio(runs: list[_Played], ends: Mapping[str, float], node: Node | None = None) -> float:
+    below = runs[1].total(ends, node)
     if not below:
-        raise InputError("the second result's energy is 0 in these parts: there is no ratio")
-    return runs[0].joules(factors) / below
+        raise InputError(f"the second result's {runs[1].quantity} is 0 in these parts: there is no ratio")
+    return runs[0].total(ends, node) / below
 
 
 def _extreme(runs: list[_Played], inputs: tuple[Input, ...], end) -> dict[str, float]:
@@ -182,14 +230,25 @@ def _extreme(runs: list[_Played], inputs: tuple[Input, ...], end) -> dict[str, f
     return chosen
 
 
-def times(table: EnergyTable, entry: str, factor: float) -> EnergyTable:
-    """An energy table with one entry multiplied: 'mult_j.bf16', 'composed.exp' or 'sram'."""
+def times(table: EnergyTable, entry: str, end: float) -> EnergyTable:
+    """An energy table with one entry multiplied: 'mult_j.bf16', 'add_area_m2' (all types), 'composed.exp', 'sram', ...
+
+    'leakage_w_per_m2' isn't multiplied: it becomes `end`  [W/m^2] where the table has none.
+    """
     name, _, key = entry.partition(".")
-    if name == "sram" and not key:
-        return table.model_copy(update={"sram": [point.model_copy(update={"access_j": point.access_j * factor}) for point in table.sram]})
+    if entry == "sram":
+        return table.model_copy(update={"sram": [point.model_copy(update={"access_j": point.access_j * end}) for point in table.sram]})
+    if entry == "sram_area_m2_per_byte":
+        return table if table.sram_area_m2_per_byte is None else table.model_copy(update={entry: table.sram_area_m2_per_byte * end})
+    if entry == "leakage_w_per_m2":
+        return table.model_copy(update={entry: end}) if table.leakage_w_per_m2 is None else table
     if name == "composed" and key in table.composed:
-        parts = {part: count * factor for part, count in table.composed[key].items()}
+        parts = {part: count * end for part, count in table.composed[key].items()}
         return table.model_copy(update={"composed": {**table.composed, key: parts}})
-    if name in ("add_j", "mult_j") and key in getattr(table, name):
-        return table.model_copy(update={name: {**getattr(table, name), key: getattr(table, name)[key] * factor}})
-    raise InputError(f"entry {entry!r} is not in an energy table: write add_j.TYPE, mult_j.TYPE, composed.OPERATION or sram")
+    if name in ("add_j", "mult_j", "add_area_m2", "mult_area_m2") and (not key or key in getattr(table, name)):
+        figures = getattr(table, name)
+        return table.model_copy(update={name: {one: value * end if key in ("", one) else value for one, value in figures.items()}})
+    raise InputError(
+        f"entry {entry!r} is not in an energy table: write add_j.TYPE, mult_j.TYPE, add_area_m2.TYPE, mult_area_m2.TYPE, "
+        "composed.OPERATION, sram, sram_area_m2_per_byte or leakage_w_per_m2"
+    )

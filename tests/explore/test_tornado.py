@@ -5,6 +5,7 @@ import pytest
 import santa_sim
 from santa_sim.errors import InputError
 from santa_sim.explore.tornado import Input, Spread, plot_tornado, spread, times, tornado
+from santa_sim.schema import validate
 
 W = "smollm2_decode_2k"
 
@@ -45,10 +46,55 @@ def test_other_nodes_scale_logic_and_leave_dram(pair):
     assert there.ratio_high == pytest.approx(scaled[0] / scaled[1], rel=1e-9)
 
 
+def test_area_bars_are_the_ratio_of_areas_with_one_input_moved(pair):
+    frame = tornado(*pair, quantity="area").set_index("input")
+    areas = [sum(result.area_breakdown_m2.values()) for result in pair]
+    assert frame.ratio.iloc[0] == pytest.approx(areas[0] / areas[1], rel=1e-12)
+    sram = [result.area_breakdown_m2["sram"] for result in pair]
+    assert sram[0] == sram[1] > 0
+    for end, factor in (("ratio_low", 0.71), ("ratio_high", 1.66)):
+        more = (factor - 1) * sram[0]
+        assert frame.loc["SRAM area", end] == pytest.approx((areas[0] + more) / (areas[1] + more), rel=1e-9)
+    assert "DRAM transfer" not in frame.index and "leakage" not in frame.index
+    assert not {"SRAM area", "area of all lanes"} & set(tornado(*pair).input)  # they move no energy while leakage isn't known
+    assert frame.loc["logic and SRAM at 7 nm, 0.7 V", "ratio_high"] == pytest.approx(areas[0] / areas[1], rel=1e-12)
+    assert plot_tornado(frame.reset_index()).axes[0].get_xlabel()
+    time = tornado(*pair, quantity="area-latency")
+    assert time.ratio[0] == pytest.approx(areas[0] * pair[0].latency_s / (areas[1] * pair[1].latency_s), rel=1e-12)
+    assert time.survives.all()  # sampling takes less area times time than dense attention whatever the figures
+
+
+def test_equal_area_turns_with_the_multipliers_area(pair):
+    iso = santa_sim.simulate(pair[0].played[0], "adder_hbm3_iso_area")
+    frame = tornado(iso, pair[1], quantity="area").set_index("input")
+    half = frame.loc["bf16 multiplier area"]
+    mac = 4096 + 2048 - 2048  # multipliers that mac_hbm3 has and the other lacks
+    areas = [sum(result.area_breakdown_m2.values()) for result in (iso, pair[1])]
+    assert half.ratio_low == pytest.approx((areas[0] - 0.5 * 2048 * 1640e-12) / (areas[1] - 0.5 * (2048 + mac) * 1640e-12), rel=1e-9)
+    assert not half.survives and frame.loc["SRAM area"].survives
+    with pytest.raises(InputError, match="quantity='volume'"):
+        tornado(iso, pair[1], quantity="volume")
+    with pytest.raises(InputError, match="'dram_read' is not a part of the area"):
+        tornado(iso, pair[1], quantity="area", parts=("dram_read",))
+    lacks = {"base": "mac_hbm3", "energy": pair[1].played[1].energy.model_dump() | {"sram_area_m2_per_byte": None}}
+    with pytest.raises(InputError, match="area of sram is not known on mac_hbm3"):
+        tornado(iso, santa_sim.simulate(pair[1].played[0], lacks), quantity="area")
+
+
+def test_leakage_is_a_bar_of_figures_where_the_table_has_none(pair):
+    bar = tornado(*pair).set_index("input").loc["leakage"]
+    assert (bar.low, bar.high, bar.unit) == (0, 349e3, "W/m^2")
+    leaked = [result.energy_j + 349e3 * result.latency_s * sum(result.area_breakdown_m2.values()) for result in pair]
+    assert bar.ratio_low == bar.ratio
+    assert bar.ratio_high == pytest.approx(leaked[0] / leaked[1], rel=1e-9)
+    table = pair[0].played[1].energy.model_copy(update={"leakage_w_per_m2": 5.0})
+    assert times(table, "leakage_w_per_m2", 349e3) is table
+
+
 def test_every_input_names_its_source_and_an_entry():
     table = santa_sim.load_hardware("adder_hbm3").energy
     for one in spread().inputs:
-        assert one.source and one.low <= 1 <= one.high
+        assert one.source and (one.low <= 1 <= one.high or one.unit == "W/m^2")
         for entry in one.entries:
             if not entry.startswith("dram_"):
                 assert times(table, entry, 2.0) != table
@@ -70,11 +116,17 @@ def test_energy_known_on_one_machine_alone_is_refused(pair):
 def test_plot_and_misuse(pair):
     axes = plot_tornado(tornado(*pair), "prop on adders over dense on MACs").axes[0]
     assert "without DRAM background, leakage (not known)" in axes.get_xlabel()
-    assert len(axes.get_yticklabels()) == len(spread().inputs) + len(spread().nodes) + 1
+    of_area = {"SRAM area", "bf16 multiplier area", "fp32 adder area", "area of all lanes"}
+    shown = {label.get_text().partition(" (")[0] for label in axes.get_yticklabels()}
+    assert {one.name for one in spread().inputs} - shown == of_area
+    assert len(axes.get_yticklabels()) == len(spread().inputs) - len(of_area) + len(spread().nodes) + 1
+    assert "leakage (0 … 349000 W/m^2)" in [label.get_text() for label in axes.get_yticklabels()]
     with pytest.raises(InputError, match="not a part"):
         tornado(*pair, parts=("acumulate",))
     gpu = santa_sim.run(W, "sdpa", hardware="h200")
     with pytest.raises(InputError, match="accelerators"):
         tornado(pair[0], gpu)
+    with pytest.raises(InputError, match="no factor"):
+        validate(Spread, {"inputs": [{"name": "x", "entries": ["sram"], "low": 0, "high": 200, "source": "made up"}]}, "mine")
     with pytest.raises(InputError, match="is not in an energy table"):
         times(santa_sim.load_hardware("adder_hbm3").energy, "mult_j.fp8", 2)
