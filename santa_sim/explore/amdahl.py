@@ -46,8 +46,9 @@ def end_to_end_speedup(model: str | Path | Mapping | LanguageModel, method: str,
     -------
     DataFrame with `latency_s` and `baseline_latency_s` of the step, `speedup` = their quotient, `attention_speedup` of
     attention alone, `attention_share` of the baseline's latency, `amdahl_bound` = the speedup if the method's attention took
-    no time; the same of energy (`energy_gain`, `attention_energy_gain`, `energy_bound`); `memory_needed_bytes`;
-    `energy_unknown` and `baseline_energy_unknown`: parts of the energy that nobody has a figure for and that count as 0, joined
+    no time; the same of energy (`energy_gain`, `attention_energy_gain`, `energy_bound`); `memory_needed_bytes`
+    and `memory_holds_bytes` of the machine's DRAM (None where it has no size), `fits` (False: costed as though it did), the last two also of
+    the baseline's machine; `energy_unknown` and `baseline_energy_unknown`: parts of the energy that nobody has a figure for and that count as 0, joined
     by '; '. Where the two differ there is no gain of energy to tell, and its three columns are NaN.
 
     Raises
@@ -84,7 +85,8 @@ def _row(model: LanguageModel, plan: Plan, costs: Costs, dense: Plan, of_baselin
         "attention_energy_gain": attention[0].energy_j / attention[1].energy_j if comparable else math.nan,
         "energy_bound": before.energy_j / (after.energy_j - attention[1].energy_j) if comparable else math.nan,
         "latency_per_token_s": after.latency_per_token_s, "energy_per_token_j": after.energy_per_token_j,
-        "memory_needed_bytes": after.memory_needed_bytes,
+        "memory_needed_bytes": after.memory_needed_bytes, "memory_holds_bytes": after.memory_holds_bytes, "fits": after.fits,
+        "baseline_memory_holds_bytes": before.memory_holds_bytes, "baseline_fits": before.fits,
     }  # fmt: skip
 
 

@@ -57,6 +57,8 @@ class DecodeStep:
     parts : tuple of Part: matrices in order, element-wise work in order, attention
     weight_bytes : int  [B]  weights read from DRAM in the step, once for the whole batch
     memory_needed_bytes : int  [B]  the model's weights and the cache of all sequences
+    memory_holds_bytes : int or None  [B]  what the machine's DRAM holds; less than needed is costed as though it held it. None: a
+        memory of bandwidth and latency alone, which has no size
     notes : tuple of str  assumptions and unknowns
     energy_unknown : tuple of str  parts of the energy that nobody has a figure for; they count as 0
     """
@@ -74,6 +76,7 @@ class DecodeStep:
     seed: int
     parts: tuple[Part, ...]
     memory_needed_bytes: int
+    memory_holds_bytes: int | None
     notes: tuple[str, ...]
 
     @property
@@ -121,6 +124,11 @@ class DecodeStep:
         return sum(part.weight_bytes for part in self.parts)
 
     @property
+    def fits(self) -> bool:
+        """Whether weights and cache fit into the machine's memory; True where that has no size."""
+        return self.memory_holds_bytes is None or self.memory_needed_bytes <= self.memory_holds_bytes
+
+    @property
     def energy_unknown(self) -> tuple[str, ...]:
         """Parts of the energy that count as 0 because nobody has a figure."""
         return self.cost.energy_unknown
@@ -151,6 +159,7 @@ class DecodeStep:
             "energy_per_token_j": self.energy_per_token_j, "attention_share": self.attention_share,
             "attention_energy_share": self.attention_energy_share, "weight_bytes": self.weight_bytes,
             "traffic_bytes": self.cost.traffic_bytes["total"], "memory_needed_bytes": self.memory_needed_bytes,
+            "memory_holds_bytes": self.memory_holds_bytes, "fits": self.fits, "energy_unknown": "; ".join(self.energy_unknown),
         }  # fmt: skip
 
     def to_dict(self) -> dict:
@@ -245,19 +254,20 @@ def step_of(model: LanguageModel, plan: Plan, n_k: int, batch: int, costs: Costs
     machine = costs.machine
     cache = batch * n_k * 2 * model.kv_heads * model.head_dim * model.layers * _CACHE_BYTES[plan.spec.precision]
     needed = _stored_bytes(model, plan) + cache
+    holds = machine.memory.config.organization.capacity_bytes if machine.memory.model == "banks" else None
     notes = [
+        *_room(machine.name, needed, holds),
         f"shapes of {model.name}: {model.source}",
         "parts run one after the other; nothing overlaps between them",
         f"weights: {plan.form.name}, {plan.form.source}; embedding and norms bf16, LM head {plan.head_form.name}",
         *([] if plan.form.name in ("bf16", model.weights) else [f"{model.name} in {plan.form.name}: the cost alone, nobody says that it still works"]),
         "inverse roots and reciprocals are counted as exponentials, nobody's figure",
         *(["widening int4 to bf16 is unpriced"] if "int4" in (plan.form.name, plan.head_form.name) else []),
-        *_room(machine, needed),
         *combined([(1, part.cost) for part in parts]).notes,
     ]  # fmt: skip
     return DecodeStep(
         model.name, machine.name, plan.spec.method, plan.spec.score, plan.samples, plan.form.name, plan.head_form.name,
-        plan.spec.precision, n_k, batch, plan.spec.seed, tuple(parts), needed, tuple(dict.fromkeys(notes)),
+        plan.spec.precision, n_k, batch, plan.spec.seed, tuple(parts), needed, holds, tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
@@ -312,9 +322,8 @@ def _stored_bytes(model: LanguageModel, plan: Plan) -> int:
     return layers + sum(e.runs * e.weight_bytes for e in work) + (0 if shared else model.vocab * model.hidden * BF16)
 
 
-def _room(machine: Hardware, needed: int) -> list[str]:
-    if machine.memory.model != "banks":
+def _room(machine: str, needed: int, holds: int | None) -> list[str]:
+    if holds is None or needed <= holds:
         return []
-    holds = machine.memory.config.organization.capacity_bytes
-    text = f"weights and cache take {needed / 1e9:.4g} GB, the memory of {machine.name} holds {holds / 1e9:.4g} GB"
-    return [f"{text}: the step is costed as though it held them"] if needed > holds else []
+    return [f"does not fit: weights and cache take {needed / 1e9:.4g} GB, the memory of {machine} holds {holds / 1e9:.4g} GB; the step is costed "
+            f"as though it held them, at the speed and the energy of what is there"]

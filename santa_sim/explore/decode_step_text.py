@@ -28,7 +28,7 @@ def print_step(step: DecodeStep) -> None:
         ("energy", f"{si(step.energy_j, 'J')} a step, {si(step.energy_per_token_j, 'J')} a token{without_unknown(step.energy_unknown)}"),
         ("attention", f"{100 * step.attention_share:.1f} % of the time, {100 * step.attention_energy_share:.1f} % of the energy"),
         ("weights read", f"{si(step.weight_bytes, 'B')}, once for {step.batch} sequence{'s' if step.batch > 1 else ''}"),
-        ("in memory", f"{si(step.memory_needed_bytes, 'B')} of weights and cache"),
+        ("in memory", f"{si(step.memory_needed_bytes, 'B')} of weights and cache{_beyond(step)}"),
     ])  # fmt: skip
     table = _grid("", "runs", "latency", "share", "energy", "DRAM", "bound by")
     for part in step.parts:
@@ -49,6 +49,7 @@ def print_generation(made: Generation) -> None:
         ("steps", f"{si(first.latency_s, 's')} at {first.n_k:,} keys, {si(last.latency_s, 's')} at {last.n_k:,}"),
         ("energy", f"{si(made.energy_j, 'J')} in all, {si(made.energy_per_token_j, 'J')} a token{without_unknown(first.energy_unknown)}"),
         ("attention", f"{100 * made.attention_share:.1f} % of the time, {100 * made.attention_energy_share:.1f} % of the energy"),
+        ("in memory", f"{si(last.memory_needed_bytes, 'B')} of weights and cache at the end{_beyond(last)}"),
         ("simulated", f"{len(made.points)} of {made.tokens:,} lengths; expected error {100 * made.error_estimate:.2g} %"),
     ])  # fmt: skip
     _notes(console, last.notes)
@@ -63,17 +64,26 @@ def print_speedups(frame: pd.DataFrame) -> None:
                        f"{row['baseline_hardware']}", style="bold"))  # fmt: skip
     before, after = (without_unknown(row[name].split("; ") if row[name] else []) for name in ("baseline_energy_unknown", "energy_unknown"))
     mark = "*" if before or after else ""
-    table = _grid("n_k", "batch", "before", "after", "speedup", "attention", "share", "at most", f"energy{mark}", f"at most{mark}")
+    table = _grid("n_k", "batch", "before", "after", "speedup", "attention", "share", "at most", f"energy{mark}", f"at most{mark}",
+                  "in memory")  # fmt: skip
     for r in frame.to_dict("records"):
         table.add_row(f"{r['n_k']:,}", str(r["batch"]), si(r["baseline_latency_s"], "s"), si(r["latency_s"], "s"), f"{r['speedup']:.3f}x",
                       f"{r['attention_speedup']:.2f}x", f"{100 * r['attention_share']:.1f} %", f"{r['amdahl_bound']:.3f}x",
-                      *("-" if math.isnan(r[name]) else f"{r[name]:.3f}x" for name in ("energy_gain", "energy_bound")))  # fmt: skip
+                      *("-" if math.isnan(r[name]) else f"{r[name]:.3f}x" for name in ("energy_gain", "energy_bound")),
+                      si(r["memory_needed_bytes"], "B") + ("" if r["fits"] and r["baseline_fits"] else "†"))  # fmt: skip
     console.print(table)
     console.print("attention: its own speedup, and its share of the time before; at most: if the method's attention cost nothing.")
+    small = {row[f"{side}hardware"]: row[f"{side}memory_holds_bytes"] for side in ("", "baseline_") if not frame[f"{side}fits"].all()}
+    for name, holds in small.items():
+        console.print(f"† weights and cache are more than the {si(holds, 'B')} of {name}: costed as though it held them.")
     if math.isnan(row["energy_gain"]):
         console.print(f"* no gain: before{before or ' with all parts'}, after{after or ' with all parts'}.")
     elif mark:
         console.print(f"* both energies{after}.")
+
+
+def _beyond(step: DecodeStep) -> str:
+    return "" if step.fits else f": more than the {si(step.memory_holds_bytes, 'B')} of {step.hardware}, costed as though it held them"
 
 
 def _title(step: DecodeStep) -> str:

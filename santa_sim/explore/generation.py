@@ -102,7 +102,7 @@ class Generation:
         return json.loads(json.dumps({
             **{name: what[name] for name in given}, "tokens": self.tokens, **{name: getattr(self, name) for name in numbers},
             "first_step_latency_s": self.first.latency_s, "last_step_latency_s": self.last.latency_s,
-            "memory_needed_bytes": self.last.memory_needed_bytes,
+            "memory_needed_bytes": self.last.memory_needed_bytes, "memory_holds_bytes": self.last.memory_holds_bytes, "fits": self.last.fits,
             "energy_breakdown_j": combined([(1, self.attention), (1, self.rest)]).energy_breakdown_j,
             "energy_unknown": self.first.energy_unknown, "notes": self.last.notes,
         }))  # fmt: skip

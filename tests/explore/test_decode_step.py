@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -16,6 +17,7 @@ from santa_sim.cli import main
 from santa_sim.errors import InputError
 from santa_sim.explore.amdahl import plot_speedup
 from santa_sim.explore.decode_step import Plan, _room, other_parts
+from santa_sim.explore.decode_step_text import print_speedups, print_step
 from santa_sim.explore.step_cost import Cost, Costs, attention_workload, combined, on_line
 from santa_sim.models.layers import BF16, Matrix, load_model, parameter_count
 from santa_sim.models.weight_formats import FORMATS
@@ -181,13 +183,23 @@ def test_pieces_of_a_batch_agree_with_all_of_it():
         assert math.isclose(line.traffic_bytes["total"], whole.traffic_bytes["total"], rel_tol=2e-3)
 
 
-def test_a_model_that_does_not_fit_says_so():
+def test_a_model_that_does_not_fit_says_so(capsys):
     machine = santa_sim.load_hardware("mac_lpddr5")
     made = step(hardware=machine)
     capacity = machine.memory.config.organization.capacity_bytes
     assert made.memory_needed_bytes == BF16 * parameter_count(load_model(TINY)) + 96 * 3 * 2 * 2 * 32 * BF16 < capacity
-    assert not any("holds" in note for note in made.notes)
-    assert "as though it held them" in _room(machine, capacity + 1)[0] and not _room(machine, capacity)
+    assert made.memory_holds_bytes == capacity and made.fits and not any("holds" in note for note in made.notes)
+    assert "as though it held them" in _room("mac_lpddr5", capacity + 1, capacity)[0] and not _room("mac_lpddr5", capacity, capacity)
+    small = {"base": "mac_lpddr5", "name": "small", "memory": {"dram_changes": {"organization": {"rows": 16}}}}
+    made, row = step(hardware=small), santa_sim.end_to_end_speedup(TINY, "s2anta-prop", 4, n_k=96, hardware=small, baseline_hardware="mac_lpddr5").iloc[0]
+    assert not made.fits and made.memory_needed_bytes > made.memory_holds_bytes == made.to_dict()["memory_holds_bytes"]
+    assert re.match(r"does not fit: weights and cache take 0\.\d+ GB, the memory of small holds 0\.\d+ GB", made.notes[0])
+    assert (row["fits"], row["baseline_fits"], row["memory_holds_bytes"]) == (False, True, made.memory_holds_bytes)
+    alone = step(hardware="mac_hbm3_bandwidth")  # a memory without a size
+    assert alone.fits and alone.memory_holds_bytes is None
+    print_step(made), print_speedups(row.to_frame().T)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "costed as though it held them" in printed and "B†" in printed and "† weights and cache are more than the" in printed
 
 
 @pytest.mark.parametrize(
