@@ -15,6 +15,9 @@ from .errors import InputError
 _ELSEWHERE: dict[str, str] = {
     "compare": "santa_sim.explore.command:compare",
     "sweep": "santa_sim.explore.command:sweep",
+    "pareto": "santa_sim.explore.command:pareto",
+    "roofline": "santa_sim.explore.command:roofline",
+    "tornado": "santa_sim.explore.tornado_command:command",
     "decode-step": "santa_sim.explore.decode_step_command:command",
     "reproduce": "santa_sim.reproduce.command:command",
     "validate": "santa_sim.validate_command:validate",

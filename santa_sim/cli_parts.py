@@ -85,6 +85,16 @@ def writable(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     return value
 
 
+def picture(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """As `writable`, and the end of the name is a format that pictures can be written in."""
+    if writable(context, parameter, value) is not None:
+        from matplotlib.backend_bases import FigureCanvasBase
+
+        if Path(value).suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+            raise click.BadParameter(f"{value!r} ends in no format of pictures; write a name that ends in .png, .svg or .pdf")
+    return value
+
+
 def whole_or_list(_: click.Context, __: click.Parameter, value: str | None):
     """'128' -> 128, '64,128' -> (64, 128); anything else stays text, and `Spec` says what is wrong with it."""
     if value is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,9 @@ from ..errors import InputError, SimulationError, choose
 from ..hardware_model import Hardware
 from ..methods.spec import METHODS, PRECISIONS, SCORES
 from ..simulator.replayer import Replayer
+from ..simulator.result import Result
 from ..workload import Workload, load_workload
-from .kernels import DEFAULTS, alternatives, kernels
+from .kernels import DEFAULTS, Kernel, alternatives, kernels
 from .rows import failed_row, frame_of, row_of
 
 if TYPE_CHECKING:
@@ -53,13 +54,20 @@ def compare(hardware: Machine | list[Machine] | None = None, method: str | list[
         Something that no combination could use: an unknown name or argument, an empty list.
     """
     reject_unknown("compare", unknown, _OPTIONS)
-    if workload is None:
-        raise InputError("workload is missing: give one or a list, such as workload='llama8b_decode_32k'")
-    if method is None:
-        raise InputError(f"method is missing: give one or a list of {', '.join(METHODS)}")
     arguments = {"method": method, "score": score, "S": S, "k": k, "B": B, "precision": precision, "seed": seed,
                  "kernel": kernel, "tile": tile, "allocation": allocation, "sampler": sampler, "value_format": value_format,
                  "tensor_seed": tensor_seed}  # fmt: skip
+    return frame_of([run if isinstance(run, dict) else row_of(run) for run in runs(workload, hardware, arguments, progress)])
+
+
+def runs(workload, hardware, arguments: Mapping[str, object],
+         progress: Callable[[str, int, int], None] | None = None) -> Iterator[Result | dict[str, object]]:  # fmt: skip
+    """What `compare` makes rows of, with its arguments: each combination's result, or the row that says why it can't be run."""
+    arguments = {**DEFAULTS, **arguments}
+    if workload is None:
+        raise InputError("workload is missing: give one or a list, such as workload='llama8b_decode_32k'")
+    if arguments["method"] is None:
+        raise InputError(f"method is missing: give one or a list of {', '.join(METHODS)}")
     for name, options in (("method", METHODS), ("score", SCORES), ("precision", (None, *PRECISIONS))):
         for value in alternatives(name, arguments[name]):
             if value is not None:
@@ -67,24 +75,22 @@ def compare(hardware: Machine | list[Machine] | None = None, method: str | list[
     workloads = [load_workload(entry) for entry in alternatives("workload", workload)]
     machines = [entry if entry is None else machine_for("", entry) for entry in alternatives("hardware", hardware)]
     todo = kernels(workloads, arguments)
-    rows = []
     for number, one in enumerate(todo):
         if progress:
             progress("running kernels and replaying their traces", number, len(todo))
-        rows += replay(one, [machine_for(dict(one.arguments)["method"], machine) for machine in machines])
-    return frame_of(rows)
+        yield from _replay(one, [machine_for(dict(one.arguments)["method"], machine) for machine in machines])
 
 
-def replay(kernel, machines: list[Hardware]) -> list[dict[str, object]]:
-    """Run one kernel and play its trace on each machine; what fails is a row that says why."""
+def _replay(kernel: Kernel, machines: list[Hardware]) -> Iterator[Result | dict[str, object]]:
+    """Run one kernel and play its trace on each machine."""
     try:
         trace = kernel.trace()
     except (InputError, SimulationError, ImportError, MemoryError) as error:
-        return [failed_row(error, **kernel.known(), hardware=machine.name) for machine in machines]
-    rows, replayer = [], Replayer(trace)
+        yield from [failed_row(error, **kernel.known(), hardware=machine.name) for machine in machines]
+        return
+    replayer = Replayer(trace)
     for machine in machines:
         try:
-            rows.append(row_of(replayer.result(machine)))
+            yield replayer.result(machine)
         except (InputError, SimulationError, MemoryError) as error:
-            rows.append(failed_row(error, **kernel.known() | {"precision": trace.meta["precision"]}, hardware=machine.name))
-    return rows
+            yield failed_row(error, **kernel.known() | {"precision": trace.meta["precision"]}, hardware=machine.name)

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ..cli_parts import Progress, json_option, readable_errors, whole_or_list, writable
+from ..cli_parts import Progress, json_option, picture, readable_errors, whole_or_list, writable
 from ..errors import InputError
 
 
@@ -28,7 +28,7 @@ from ..errors import InputError
 @click.option("--over", "baseline", metavar="METHOD", help="Speedup over this method (sdpa); --n-k and --batch may then be given several times.")
 @click.option("--full", is_flag=True, help="Simulate every row of every matrix, every sequence and every length: slow.")
 @click.option("--output", "-o", callback=writable, metavar="FILE", help="Also write it: .json; with --over .csv or .parquet.")
-@click.option("--plot", callback=writable, metavar="FILE", help="With --over: speedup against N as a picture, such as .png or .svg.")
+@click.option("--plot", callback=picture, metavar="FILE", help="With --over: speedup against N as a picture, such as .png or .svg.")
 @json_option
 @readable_errors
 def command(model, n_k, batch, tokens, baseline, output, plot, as_json, **arguments) -> None:

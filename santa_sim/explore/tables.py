@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..schema import existing_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,11 @@ _SHOWN = (
 COLUMNS = (*(entry[0] for entry in _SHOWN), "energy_unknown", "failure")
 
 
+def names_a_run(column: str) -> bool:
+    """Whether a column of the printed table says what was run, not what came out."""
+    return any(name == column and factor is None and name != "bound_by" for name, _, factor, _ in _SHOWN)
+
+
 def check_format(path: str | Path) -> Path:
     """InputError unless the file's name ends in .csv or .parquet."""
     path = Path(path)
@@ -34,6 +40,17 @@ def write(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a table as CSV or Parquet, by the end of the name."""
     path = check_format(path)
     frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path, index=False)
+
+
+def read(path: str | Path) -> pd.DataFrame:
+    """A table that `write`, or a sweep, wrote; InputError if it can't be read."""
+    import pandas as pd
+
+    path = existing_file(check_format(path), "table")
+    try:
+        return pd.read_csv(path, dtype_backend="numpy_nullable") if path.suffix == ".csv" else pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        raise InputError(f"{str(path)!r} is no table that can be read: {error}") from None
 
 
 def as_json(frame: pd.DataFrame) -> str:

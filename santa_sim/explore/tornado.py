@@ -19,6 +19,7 @@ from ..report import without_unknown
 from ..schema import Model, TextOrReal, read_yaml, validate
 from ..simulator.accounting import area
 from ..simulator.energy import EnergyTable, scaled
+from ..simulator.plot import BLUE, VERMILION
 from ..simulator.replayer import Replayer
 from ..simulator.result import Result
 from ..simulator.run import result_of
@@ -134,20 +135,23 @@ def tornado(
 def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figure:
     """The bars of `tornado`, and what they are without; the line at 1 is where the conclusion turns. It isn't shown or saved."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     bars = frame.iloc[::-1]
-    figure = Figure(figsize=(8, 1.2 + 0.38 * len(bars)), layout="constrained")
+    figure = Figure(figsize=(8, 1.7 + 0.38 * len(bars)), layout="constrained")
     axes = figure.subplots()
     for place, (_, bar) in enumerate(bars.iterrows()):
-        # Okabe and Ito's blue and vermilion, told apart by all
-        for end, colour in ((bar.ratio_low, "#0072B2"), (bar.ratio_high, "#D55E00")):
+        for end, colour in ((bar.ratio_low, BLUE), (bar.ratio_high, VERMILION)):
             axes.barh(place, end - bar.ratio, left=bar.ratio, height=0.6, color=colour, alpha=0.9, hatch=None if bar.survives else "//", edgecolor="white")
-    axes.axvline(bars.ratio.iloc[0], color="black", linewidth=1)
-    axes.axvline(1.0, color="grey", linewidth=1, linestyle="--")
+    lines = [axes.axvline(bars.ratio.iloc[0], color="black", linewidth=1, label="nominal"),
+             axes.axvline(1.0, color="grey", linewidth=1, linestyle="--", label="as much as the other")]  # fmt: skip
+    ends = [Patch(color=BLUE, label="at the low end"), Patch(color=VERMILION, label="at the high end, or at the node")]
+    turned = [] if bars.survives.all() else [Patch(facecolor="grey", edgecolor="white", hatch="//", label="the winner changes")]
+    figure.legend(handles=[*ends, *turned, *lines], loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     axes.set_yticks(range(len(bars)), [bar.input + _ends(bar) for _, bar in bars.iterrows()])
-    lines = [f"{frame.attrs.get('quantity', 'energy').replace('-', ' × ')} of the first over the second", without_unknown(frame.attrs.get("unknown", [])).strip(), "blue: low end, orange: high end; hatched: the winner changes"]
-    axes.set_xlabel("\n".join(line for line in lines if line))
-    axes.set_title(title)
+    words = [f"{frame.attrs.get('quantity', 'energy').replace('-', ' × ')} of the first over the second", without_unknown(frame.attrs.get("unknown", [])).strip()]
+    axes.set_xlabel("\n".join(line for line in words if line))
+    axes.set_title(title, fontsize="medium")
     return figure
 
 

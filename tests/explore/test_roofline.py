@@ -1,11 +1,15 @@
 """Roofs by hand, and runs that stay under them."""
 
 import dataclasses
+import json
 
 import numpy as np
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from santa_sim import InputError, attention, load_hardware, simulate
+from santa_sim.cli import main
 from santa_sim.explore import roofline
 from santa_sim.explore.roofline import ceilings
 
@@ -104,3 +108,13 @@ def test_gpus_stand_beside_accelerators():
     for result, row in zip(results[:4], frame.itertuples()):
         assert row.lanes_roof_ops_per_s == row.operations / max(result.busy_s[name] for name in ("issue", "fp64", "special", "tensor"))
         assert row.dram_roof_ops_per_s == row.intensity_ops_per_byte * ceilings(result.played[1])["bandwidth_bytes_per_s"]
+
+
+def test_the_command_draws_what_can_be_run_and_names_the_rest(tmp_path):
+    base = ["roofline", "smollm2_decode_2k", "-m", "sdpa", "-m", "s2anta-prop", "-S", "16", "--precision", "bf16", "--hardware", "h200", "--hardware", "adder_hbm3"]
+    made = CliRunner().invoke(main, [*base, "--plot", str(tmp_path / "r.svg"), "-o", str(tmp_path / "r.parquet")])
+    assert made.exit_code == 0 and "left out: sdpa on adder_hbm3: method 'sdpa'" in made.output and "op/s (dram)" in made.output
+    assert "<svg" in (tmp_path / "r.svg").read_text()
+    assert [(row["method"], row["hardware"]) for row in json.loads(CliRunner().invoke(main, [*base, "--plot", str(tmp_path / "r.svg"), "--json"]).output)] == [
+        ("sdpa", "h200"), ("s2anta-prop", "h200"), ("s2anta-prop", "adder_hbm3")]  # fmt: skip
+    assert len(pd.read_parquet(tmp_path / "r.parquet")) == 3

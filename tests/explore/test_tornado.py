@@ -1,11 +1,16 @@
 import ast
+import json
 
 import pytest
+from click.testing import CliRunner
+from matplotlib.colors import to_hex
 
 import santa_sim
+from santa_sim.cli import main
 from santa_sim.errors import InputError
 from santa_sim.explore.tornado import Input, Spread, plot_tornado, spread, times, tornado
 from santa_sim.schema import validate
+from santa_sim.simulator.plot import BLUE, VERMILION
 
 W = "smollm2_decode_2k"
 
@@ -130,3 +135,30 @@ def test_plot_and_misuse(pair):
         validate(Spread, {"inputs": [{"name": "x", "entries": ["sram"], "low": 0, "high": 200, "source": "made up"}]}, "mine")
     with pytest.raises(InputError, match="is not in an energy table"):
         times(santa_sim.load_hardware("adder_hbm3").energy, "mult_j.fp8", 2)
+
+
+def test_the_legend_says_what_the_colours_are(pair):
+    def legend(frame):
+        return [text.get_text() for text in plot_tornado(frame).legends[0].get_texts()]
+
+    frame = tornado(*pair)
+    assert frame.survives.all()
+    names = ["at the low end", "at the high end, or at the node", "nominal", "as much as the other"]
+    assert legend(frame) == names
+    frame.loc[0, "survives"] = False
+    assert legend(frame) == [*names[:2], "the winner changes", *names[2:]]
+    assert {BLUE, VERMILION} == {to_hex(bar.get_facecolor()).upper() for bar in plot_tornado(frame).axes[0].patches}
+
+
+def test_the_command_is_the_function(pair, tmp_path):
+    base = ["tornado", W, "--method", "s2anta-prop", "-S", "64", "--precision", "bf16"]
+    files = ["-o", str(tmp_path / "t.csv"), "--plot", str(tmp_path / "t.svg")]
+    made = CliRunner().invoke(main, [*base, "--parts", "accumulate, normalize", "--json", *files])
+    frame = tornado(*pair, parts=("accumulate", "normalize"))
+    printed = json.loads(made.output)
+    assert (printed["first"], printed["second"]) == ("s2anta-prop, S = 64 on adder_hbm3", "sdpa on mac_hbm3")
+    assert printed["ratio"] == frame.ratio[0] and printed["unknown"] == frame.attrs["unknown"]
+    assert [row["ratio_high"] for row in printed["inputs"]] == pytest.approx(frame.ratio_high.tolist(), rel=1e-12)
+    assert (tmp_path / "t.csv").read_text().count("\n") == len(frame) + 1 and "<svg" in (tmp_path / "t.svg").read_text()
+    same = CliRunner().invoke(main, [*base, "--over", "s2anta-prop", "--over-hardware", "mac_hbm3", "--quantity", "area"]).output
+    assert "over s2anta-prop, S = 64 on mac_hbm3" in same and "area: 0." in same and "SRAM area" in same
