@@ -226,11 +226,17 @@ def _ratio(runs: list[_Played], ends: Mapping[str, float], node: Node | None = N
 
 
 def _extreme(runs: list[_Played], inputs: tuple[Input, ...], end) -> dict[str, float]:
-    """Each input at the end at which the ratio is least (or greatest)."""
+    """Ends of all inputs at which the ratio is least (or greatest): no input's other end would move it further.
+
+    An input's better end depends on where the others are: a dearer DRAM hides what the SRAM does to a ratio.
+    """
     chosen: dict[str, float] = {}
-    for one in inputs:
-        best = end((one.low, one.high), key=lambda factor, one=one: _ratio(runs, dict.fromkeys(one.entries, factor)))
-        chosen.update(dict.fromkeys(one.entries, best))
+    before = None
+    while chosen != before:
+        before = dict(chosen)
+        for one in inputs:
+            best = end((one.low, one.high), key=lambda at, one=one: _ratio(runs, chosen | dict.fromkeys(one.entries, at)))
+            chosen.update(dict.fromkeys(one.entries, best))
     return chosen
 
 
