@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from ..errors import InputError, SimulationError
+from .sweep_clock import Clock, Progress, check_length, first_points
+from .sweep_crew import result_of, workers
 from .sweep_parts import Parts
 from .sweep_spec import Sweep, load_sweep
-from .sweep_work import play_points, result_of, run_kernel, workers
+from .sweep_work import play_points, run_kernel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CHUNK = 16  # machine points of a part: what is lost at most when a worker dies
 ESTIMATE_FROM = 64  # points from which the first ones are timed before the rest is run
-LONG_S = 2 * 3600.0  # a sweep that takes longer wants a yes
-
-Progress = Callable[[str, int, int], None]
 
 
 def sweep(spec: str | Path | Mapping | Sweep | None = None, output: str | Path | None = None, *, jobs: int | None = None,
@@ -60,7 +59,7 @@ def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler:
     Raises
     ------
     InputError
-        The output belongs to something else, the sweep would take more than two hours (`yes` is False), a scheduler that
+        The output belongs to something else, what is left would take more than two hours (`yes` is False), a scheduler that
         doesn't answer.
     SimulationError
         A worker died; what is done is kept.
@@ -73,53 +72,78 @@ def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler:
         raise InputError(f"jobs={jobs!r} is not a number of processes; write 1 or more")
     if sweep.points > 10**12:
         raise InputError(f"{sweep.points:,} points are more than anybody can run: write fewer values")
-    estimate_s = None
-    if not yes and sweep.points >= ESTIMATE_FROM:
-        estimate_s = _check_length(sweep, jobs, scheduler, progress)
     parts = Parts(output, sweep)
+    if parts.folder.exists() and not parts.finished:
+        parts.open()  # else once the sweep isn't too long to start
     if parts.finished:
+        parts.tidy()
         return
+    todo = _Todo(sweep, parts.kept())
+    few = todo.points < 4 and jobs is None
     try:
-        few = sweep.points < 4 and jobs is None
-        with workers(parts.folder, 1 if few else jobs or os.cpu_count() or 1, scheduler) as crew:
-            _run(sweep, parts, crew, _Clock(sweep.points, progress, estimate_s))
-        parts.finish(_chunks(sweep))
+        with workers(sweep, parts.folder, 1 if few else jobs or os.cpu_count() or 1, scheduler) as crew:
+            clock = Clock(sweep.points, sweep.points - todo.points, crew.workers, progress)
+            estimate_s = None
+            if not yes and todo.points >= ESTIMATE_FROM:
+                clock.tell("timing the first points")
+                estimate_s = check_length(sweep, todo.kernels, todo.points, *result_of(crew.submit(first_points)), crew.workers)
+            parts.open()
+            if parts.finished:
+                return
+            clock.expect(estimate_s)
+            _run(todo, parts, crew, clock)
+        clock.tell("writing the file")
+        parts.finish(todo.chunks)
     except SimulationError as error:
-        raise SimulationError(f"{error}; what is done is kept in {str(parts.folder)!r}: run the same sweep again to go on") from None
+        kept = f"; what is done is kept in {str(parts.folder)!r}: run the same sweep again to go on" if parts.folder.exists() else ""
+        raise SimulationError(f"{error}{kept}") from None
     finally:
         parts.close()
 
 
-def _chunks(sweep: Sweep) -> int:
-    return sweep.kernels * _per_kernel(sweep)
+class _Todo:
+    """What isn't on disk yet: kernels, and chunks of the machine points of each."""
+
+    def __init__(self, sweep: Sweep, kept: set[int]) -> None:
+        self.machines, self.per_kernel = sweep.machines, -(-sweep.machines // CHUNK)
+        self.chunks = sweep.kernels * self.per_kernel
+        self.kept = {chunk for chunk in kept if chunk < self.chunks}
+        self.points = sweep.points - sum(len(self.of(chunk % self.per_kernel)) for chunk in self.kept)
+        done = collections.Counter(chunk // self.per_kernel for chunk in self.kept)
+        self.kernels = sweep.kernels - sum(count == self.per_kernel for count in done.values())
+
+    def of(self, chunk: int) -> range:
+        """Machine points of a chunk of a kernel."""
+        return range(chunk * CHUNK, min((chunk + 1) * CHUNK, self.machines))
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        """Kernels with chunks that are missing, and which."""
+        for kernel in range(self.chunks // self.per_kernel):
+            missing = [chunk for chunk in range(self.per_kernel) if kernel * self.per_kernel + chunk not in self.kept]
+            if missing:
+                yield kernel, missing
 
 
-def _per_kernel(sweep: Sweep) -> int:
-    return -(-sweep.machines // CHUNK)
-
-
-def _run(sweep: Sweep, parts: Parts, crew, clock: _Clock) -> None:
+def _run(todo: _Todo, parts: Parts, crew, clock: Clock) -> None:
     """Keep the workers busy: kernels first, then their chunks, never more in flight than the workers need."""
-    per_kernel = _per_kernel(sweep)
-    chunk_points = [range(first, min(first + CHUNK, sweep.machines)) for first in range(0, sweep.machines, CHUNK)]
-    todo = _to_do(sweep, parts, clock)
-    ready: list[tuple[int, int]] = []  # (kernel, chunk of it) whose trace is there
+    kernels = iter(todo)
+    ready: collections.deque[tuple[int, int]] = collections.deque()  # (kernel, chunk of it) whose trace is there
     made: dict[int, object] = {}
     left: dict[int, int] = {}
     flying: dict[object, tuple] = {}
     more = True
     try:
         while more or ready or flying:
-            while len(flying) < 2 * crew.workers and (ready or more):
+            while len(flying) < crew.ahead and (ready or more):
                 if ready:
-                    kernel, chunk = ready.pop(0)
-                    flying[crew.submit(play_points, sweep, kernel, chunk_points[chunk], made[kernel])] = ("chunk", kernel, chunk)
+                    kernel, chunk = ready.popleft()
+                    flying[crew.submit(play_points, kernel, todo.of(chunk), made[kernel])] = ("chunk", kernel, chunk)
                     continue
-                entry = next(todo, None)
+                entry = next(kernels, None)
                 if entry is None:
                     more = False
                     continue
-                flying[crew.submit(run_kernel, sweep, entry[0], crew.folder)] = ("kernel", *entry)
+                flying[crew.submit(run_kernel, entry[0], crew.folder)] = ("kernel", *entry)
             for future in crew.wait(flying) if flying else ():
                 what, kernel, rest = flying.pop(future)
                 if what == "kernel":
@@ -128,8 +152,8 @@ def _run(sweep: Sweep, parts: Parts, crew, clock: _Clock) -> None:
                     left[kernel] = len(rest)
                     ready += [(kernel, chunk) for chunk in rest]
                     continue
-                parts.add(kernel * per_kernel + rest, result_of(future))
-                clock.add(len(chunk_points[rest]))
+                parts.add(kernel * todo.per_kernel + rest, result_of(future))
+                clock.add(len(todo.of(rest)))
                 left[kernel] -= 1
                 if not left[kernel]:
                     trace = made.pop(kernel)
@@ -138,92 +162,3 @@ def _run(sweep: Sweep, parts: Parts, crew, clock: _Clock) -> None:
     finally:
         for future in flying:
             future.cancel()
-
-
-def _to_do(sweep: Sweep, parts: Parts, clock: _Clock) -> Iterator[tuple[int, list[int]]]:
-    """Kernels with chunks that aren't on disk, and which."""
-    per_kernel = _per_kernel(sweep)
-    for kernel in range(sweep.kernels):
-        missing = []
-        for chunk in range(per_kernel):
-            if parts.done(kernel * per_kernel + chunk):
-                clock.skip(min(CHUNK, sweep.machines - chunk * CHUNK))
-            else:
-                missing.append(chunk)
-        if missing:
-            yield kernel, missing
-
-
-class _Clock:
-    """Points done, and how long the rest may take."""
-
-    def __init__(self, points: int, progress: Progress | None, estimate_s: float | None) -> None:
-        self.points, self.progress, self.estimate_s = points, progress, estimate_s
-        self.done = self.skipped = 0
-        self.start = time.monotonic()
-        self._tell()
-
-    def skip(self, points: int) -> None:
-        self.skipped += points
-
-    def add(self, points: int) -> None:
-        self.done += points
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.progress is None:
-            return
-        left_s = self.estimate_s
-        if self.done:
-            left_s = (time.monotonic() - self.start) / self.done * (self.points - self.done - self.skipped)
-        about = f", about {duration(left_s)} left" if left_s is not None else ""
-        self.progress(f"{self.done + self.skipped:,} of {self.points:,} points{about}", self.done + self.skipped, self.points)
-
-
-def _check_length(sweep: Sweep, jobs: int | None, scheduler: str | None, progress: Progress | None) -> float:
-    """Time the first kernel and its first points; InputError if the whole would take too long."""
-    if progress:
-        progress("timing the first point", 0, 1)
-    at = [time.monotonic()]
-    made = run_kernel(sweep, 0, None)
-    at.append(time.monotonic())
-    play_points(sweep, 0, range(1), made)
-    at.append(time.monotonic())
-    play_points(sweep, 0, range(1), made)  # again: the first one may have compiled
-    at.append(time.monotonic())
-    point_s = min(at[2] - at[1], at[3] - at[2])
-    scale = _mean_size(sweep)
-    workers_here = jobs or os.cpu_count() or 1
-    total_s = (sweep.kernels * (at[1] - at[0]) + sweep.points * point_s) * scale / workers_here
-    if total_s > LONG_S and scheduler is None:
-        raise InputError(
-            f"{sweep.points:,} points of {sweep.kernels:,} kernels would take about {duration(total_s)} on {workers_here} cores "
-            f"({point_s:.2g} s a point): write --yes (yes=True) to run them all the same, fewer values, or --scheduler"
-        )
-    if total_s > LONG_S:
-        raise InputError(
-            f"{sweep.points:,} points of {sweep.kernels:,} kernels would take about {duration(total_s * workers_here)} of one core "
-            f"({point_s:.2g} s a point): write --yes (yes=True) to hand them to the scheduler"
-        )
-    return total_s
-
-
-def _mean_size(sweep: Sweep) -> float:
-    """Keys of a kernel's workload over those of the first one, averaged over (some of) the kernels."""
-    step = max(1, sweep.kernels // 50)
-    sizes = []
-    for number in range(0, sweep.kernels, step):
-        try:
-            workload = sweep.kernel(number).workload
-        except InputError:
-            continue
-        sizes.append(sum(workload.lengths) * workload.kv_heads * workload.layers)
-    return sum(sizes) / len(sizes) / sizes[0] if sizes and sizes[0] else 1.0
-
-
-def duration(seconds: float) -> str:
-    """A time to read: '40 s', '12 min', '3.2 h', '5.1 days'."""
-    for unit, length, below in (("s", 1, 100), ("min", 60, 100 * 60), ("h", 3600, 48 * 3600)):
-        if seconds < below:
-            return f"{seconds / length:.2g} {unit}" if seconds / length < 10 else f"{seconds / length:.0f} {unit}"
-    return f"{seconds / 86400:,.0f} days" if seconds > 10 * 86400 else f"{seconds / 86400:.1f} days"

@@ -6,10 +6,10 @@ often the sweep was stopped, nor on who computed what: parts are cut by the spec
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,81 +17,169 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import InputError
+from .sweep_identity import differences
 from .sweep_spec import Sweep
 
 KEY = b"santa_sim_sweep"
+GROUP = 1024  # rows of the finished file that are held at a time, about
+_MERGED = 32  # tables: each that is held costs far more than its rows
 
 
 class Parts:
-    """The folder of parts of one output file, held by one sweep at a time."""
+    """The parts of one output file, in a folder that one sweep holds at a time.
+
+    `finished`: the output is there, nothing is left to do. `open` makes and takes the folder.
+    """
 
     def __init__(self, output: Path, sweep: Sweep) -> None:
-        """InputError if the file or the folder belongs to another sweep, or another process works on it."""
+        """InputError if the file or the folder belongs to another sweep."""
         self.output, self.sweep = output, sweep
         self.folder = output.with_name(output.name + ".parts")
         self.finished = _owned(output, sweep)
-        if self.finished:
+        self._lock = None
+        if not self.finished:
+            _check_folder(self.folder, sweep)
+
+    def open(self) -> None:
+        """Take the folder and clear what a killed sweep left half-written; InputError if another process has it."""
+        if self._lock is not None:
             return
-        _own_folder(self.folder, sweep)
+        self.folder.mkdir(exist_ok=True)
         self._lock = (self.folder / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self.close()
             raise InputError(f"{str(self.folder)!r}: another process is working on this sweep") from None
+        self.finished = _owned(self.output, self.sweep)  # by whoever had the folder until now
+        _check_folder(self.folder, self.sweep)
+        if self.finished:
+            self._remove()
+            return
+        for draft in [*self.folder.glob(".*"), *self.folder.glob("trace-*"), *self.output.parent.glob(f".{self.output.name}.*")]:
+            if draft.suffix[1:].isdigit() or draft.name.startswith("trace-"):
+                draft.unlink(missing_ok=True)
+        note = {"fingerprint": self.sweep.fingerprint, "sweep": json.loads(self.sweep.identity)}
+        _write(self.folder / "sweep.json", lambda path: path.write_text(json.dumps(note) + "\n", encoding="utf-8"))
 
     def path(self, chunk: int) -> Path:
-        return self.folder / f"part-{chunk:08d}.parquet"
+        return self.folder / f"part-{chunk:08d}.arrow"
 
-    def done(self, chunk: int) -> bool:
-        return self.path(chunk).exists()
+    def kept(self) -> set[int]:
+        """Chunks that are on disk; a part that can't be read counts as not there."""
+        found = set()
+        for entry in os.scandir(self.folder) if self.folder.is_dir() else ():
+            number = entry.name.removeprefix("part-").removesuffix(".arrow")
+            if number.isdigit() and entry.name == self.path(int(number)).name:
+                try:
+                    _read(Path(entry.path))
+                except (pa.ArrowException, OSError):
+                    continue
+                found.add(int(number))
+        return found
 
     def add(self, chunk: int, table: pa.Table) -> None:
         """Keep a chunk's rows."""
-        _write(self.path(chunk), lambda path: pq.write_table(table, path))
+
+        def write(path: Path) -> None:
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+
+        _write(self.path(chunk), write)
 
     def finish(self, chunks: int) -> None:
         """Make the output of all parts, in order, and remove them."""
-        schema = pa.unify_schemas([pq.read_schema(self.path(chunk)) for chunk in range(chunks)], promote_options="permissive")
+        schema = None
+        for chunk in range(chunks):
+            schema = unified(schema, _read(self.path(chunk)).schema)
         schema = schema.with_metadata({KEY: self.sweep.fingerprint.encode(), b"sweep": self.sweep.identity.encode()})
 
         def write(path: Path) -> None:
             with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-                for tables in _batches(self.path(chunk) for chunk in range(chunks)):
-                    writer.write_table(pa.concat_tables([_as(table, schema) for table in tables]).combine_chunks())
+                for table in _groups(_as(_read(self.path(chunk)), schema) for chunk in range(chunks)):
+                    writer.write_table(table)
 
         _write(self.output, write)
-        self.close()
-        shutil.rmtree(self.folder)
+        self._remove()
+        self.finished = True
+
+    def tidy(self) -> None:
+        """Remove the folder of a sweep that is finished, if one was left."""
+        if self.finished and (self.folder / "sweep.json").is_file():
+            with contextlib.suppress(InputError):  # whoever finishes it just now removes it
+                self.open()
 
     def close(self) -> None:
         """Let another process have the folder."""
-        if not self.finished:
+        if self._lock is not None:
             self._lock.close()
+            self._lock = None
+
+    def _remove(self) -> None:
+        """Remove the folder; what says whose it is goes last."""
+        last = [self.folder / "lock", self.folder / "sweep.json"]
+        for path in [*(path for path in self.folder.iterdir() if path not in last), *reversed(last)]:
+            path.unlink(missing_ok=True)
+        self.folder.rmdir()
+        self.close()
 
 
 def table_of(rows: list[dict[str, object]]) -> pa.Table:
-    """Rows as a table; a column has the type of what is in it, null if nothing is."""
+    """Rows as a table; a column has the type of what is in it, null if nothing is, text if it is of several kinds."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    return pa.table({name: _array([row.get(name) for row in rows]) for name in names})
+
+
+def _array(values: list) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values])
+
+
+def unified(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
+    """A schema that holds the rows of both: columns of whichever has them, numbers as the wider type, of several kinds as text."""
+    if schema is None or schema.equals(other):
+        return other
+    try:
+        return pa.unify_schemas([schema, other], promote_options="permissive")
+    except pa.ArrowException:
+        pass
+    out = {one.name: one for one in schema}
+    for one in other:
+        try:
+            both = pa.unify_schemas([pa.schema([out.get(one.name, one)]), pa.schema([one])], promote_options="permissive").field(0)
+        except pa.ArrowException:
+            both = pa.field(one.name, pa.string())
+        out[one.name] = both
+    return pa.schema(list(out.values()))
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        table[one.name].cast(one.type) if one.name in table.column_names else pa.nulls(table.num_rows, one.type) for one in schema
-    ]
+    columns = [table[one.name].cast(one.type, safe=False) if one.name in table.column_names else pa.nulls(table.num_rows, one.type) for one in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _batches(paths: Iterator[Path], rows: int = 1024) -> Iterator[list[pa.Table]]:
-    """Tables of some files, as many at a time as have so many rows."""
+def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Tables joined until they have enough rows."""
     held: list[pa.Table] = []
-    for path in paths:
-        held.append(pq.read_table(path))
-        if sum(table.num_rows for table in held) >= rows:
-            yield held
-            held = []
+    rows = 0
+    for table in tables:
+        held.append(table)
+        rows += table.num_rows
+        if rows >= GROUP or len(held) == _MERGED:
+            held = [pa.concat_tables(held).combine_chunks()]
+        if rows >= GROUP:
+            yield held[0]
+            held, rows = [], 0
     if held:
-        yield held
+        yield pa.concat_tables(held).combine_chunks()
+
+
+def _read(path: Path) -> pa.Table:
+    """A part; ArrowException if it isn't whole."""
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()
 
 
 def _write(path: Path, write) -> None:
@@ -111,26 +199,32 @@ def _owned(output: Path, sweep: Sweep) -> bool:
     if output.is_dir():
         raise InputError(f"output {str(output)!r} is a directory")
     try:
-        found = (pq.read_schema(output).metadata or {}).get(KEY)
+        with pq.ParquetFile(output) as file:
+            found = file.schema_arrow.metadata or {}
     except (pa.ArrowException, OSError):
-        found = None
-    if found == sweep.fingerprint.encode():
+        found = {}
+    if found.get(KEY) == sweep.fingerprint.encode():
         return True
-    what = "is not the file of a sweep" if found is None else "belongs to another sweep (or to another version of what it names)"
+    what = f"belongs to another sweep{_why(found.get(b'sweep', b'').decode(), sweep)}" if KEY in found else "is not the file of a sweep"
     raise InputError(f"output {str(output)!r} {what}: write another name, or delete it first")
 
 
-def _own_folder(folder: Path, sweep: Sweep) -> None:
-    note = folder / "sweep.json"
-    if folder.exists():
-        try:
-            found = json.loads(note.read_text(encoding="utf-8"))["fingerprint"]
-        except (OSError, ValueError, KeyError):
-            if any(folder.iterdir()):
-                raise InputError(f"{str(folder)!r} is not the folder of a sweep: delete it, or write another output name") from None
-            found = sweep.fingerprint
-        if found != sweep.fingerprint:
-            raise InputError(f"{str(folder)!r} holds parts of another sweep: finish that, delete the folder, or write another output name")
-    folder.mkdir(exist_ok=True)
-    if not note.exists():
-        _write(note, lambda path: path.write_text(json.dumps({"fingerprint": sweep.fingerprint}) + "\n", encoding="utf-8"))
+def _check_folder(folder: Path, sweep: Sweep) -> None:
+    """InputError unless the folder is this sweep's, or nobody's."""
+    if not folder.exists():
+        return
+    try:
+        found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        other = found["fingerprint"] != sweep.fingerprint
+    except (OSError, ValueError, KeyError, TypeError):
+        if not folder.is_dir() or any(path.name != "lock" and not path.name.startswith(".sweep.json.") for path in folder.iterdir()):
+            raise InputError(f"{str(folder)!r} is not the folder of a sweep: delete it, or write another output name") from None
+        return
+    if other:
+        why = _why(json.dumps(found.get("sweep", "")), sweep)
+        raise InputError(f"{str(folder)!r} holds parts of another sweep{why}: finish that, delete the folder, or write another output name")
+
+
+def _why(found: str, sweep: Sweep) -> str:
+    words = differences(found, sweep.identity)
+    return f" ({words} differ)" if words else ""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import importlib.metadata
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +15,7 @@ from ..hardware_model import Hardware
 from ..methods.spec import METHODS, PRECISIONS, SCORES
 from ..schema import read_yaml, shown
 from ..workload import load_workload, replace
+from . import sweep_identity
 from .kernels import DEFAULTS, Kernel
 from .sweep_fields import ARGUMENTS, Field, field, machine_with, workload_changes
 
@@ -32,6 +30,11 @@ class Axis:
 
     fields: tuple[Field, ...]
     values: tuple[tuple[object, ...], ...]  # [places][fields]
+
+    @functools.cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """How the values of each field stand in a column: 'kept' as they are, 'real' as floats, or as 'text'."""
+        return tuple(_kind([row[place] for row in self.values]) for place in range(len(self.fields)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,27 +98,13 @@ class Sweep:
 
     @functools.cached_property
     def identity(self) -> str:
-        """Everything that the rows depend on, as JSON: the spec, what its names stand for, the version of the package."""
-        machines, workloads = {}, {}
-        for where, named, load in (("hardware", machines, machine_for_any), ("workload", workloads, load_workload)):
-            axes = [axis for axis in (*self.kernel_axes, *self.machine_axes) for one in axis.fields if one.path == (where,)]
-            values = [value for axis in axes for row in axis.values for one, value in zip(axis.fields, row) if one.path == (where,)]
-            for value in values or [self.fixed.get(where)]:
-                if value is not None:
-                    named[_text(value)] = load(value).model_dump(mode="json")
-        axes = [[[one.name for one in axis.fields], [list(row) for row in axis.values]] for axis in (*self.kernel_axes, *self.machine_axes)]
-        facts = {"version": importlib.metadata.version("santa-sim"), "fixed": dict(self.fixed), "dram_detail": self.dram_detail, "axes": axes, "hardware": machines, "workload": workloads}
-        return json.dumps(facts, sort_keys=True, default=_text)
+        """Everything that the rows depend on, as JSON: the spec, what its names and files contain, the code."""
+        return sweep_identity.identity(self)
 
     @property
     def fingerprint(self) -> str:
         """Short name of `identity`."""
-        return hashlib.sha256(self.identity.encode()).hexdigest()[:16]
-
-
-def machine_for_any(hardware: object) -> Hardware | Gpu:
-    """The machine that a name, path or mapping stands for."""
-    return machine_for("", hardware)
+        return sweep_identity.fingerprint(self.identity)
 
 
 def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: object) -> Sweep:
@@ -164,7 +153,7 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
         if name not in fixed and not any(one.path == (name,) for one in sweep.fields):
             raise InputError(f"{name} is missing: give one, or several in a list")
     _check_names(sweep)
-    return sweep
+    return _loaded(sweep)
 
 
 def _relative(data: dict, folder: Path) -> dict:
@@ -251,7 +240,24 @@ def _at(axes: tuple[Axis, ...], number: int) -> dict[Field, object]:
     return values
 
 
-def _text(value: object) -> str:
-    if isinstance(value, (Hardware, Gpu)) or hasattr(value, "model_dump"):
-        return json.dumps(value.model_dump(mode="json"), sort_keys=True)
-    return json.dumps(value, sort_keys=True, default=str)
+def _kind(column: list) -> str:
+    known = [entry for entry in column if entry is not None]
+    if all(isinstance(entry, bool) for entry in known) or all(isinstance(entry, int) and not isinstance(entry, bool) for entry in known):
+        return "kept"
+    return "real" if all(isinstance(entry, (int, float)) and not isinstance(entry, bool) for entry in known) else "text"
+
+
+def _loaded(sweep: Sweep) -> Sweep:
+    """The sweep with what its own machine and workload files hold now in place of their paths: they may change while it runs,
+    and its workers may not see them."""
+    loads = {("workload",): load_workload, ("hardware",): lambda value: machine_for("", value)}
+
+    def value_of(path: tuple[str, ...], value: object) -> object:
+        own = path in loads and (isinstance(value, (Path, Mapping)) or (isinstance(value, str) and value.endswith((".yaml", ".yml"))))
+        return loads[path](value) if own else value
+
+    def axis_of(axis: Axis) -> Axis:
+        return Axis(axis.fields, tuple(tuple(value_of(one.path, value) for one, value in zip(axis.fields, row)) for row in axis.values))
+
+    fixed = {name: value_of((name,), value) for name, value in sweep.fixed.items()}
+    return Sweep(fixed, tuple(map(axis_of, sweep.kernel_axes)), tuple(map(axis_of, sweep.machine_axes)), sweep.dram_detail)

@@ -202,6 +202,7 @@ def test_outputs_of_others(tmp_path):
     with pytest.raises(InputError, match="folder .* does not exist"):
         engine.run_sweep(sweep, tmp_path / "no" / "new.parquet")
     held = Parts(tmp_path / "held.parquet", sweep)
+    held.open()
     with pytest.raises(InputError, match="another process"):
         engine.run_sweep(sweep, tmp_path / "held.parquet")
     held.close()
@@ -218,7 +219,7 @@ def test_a_changed_machine_file_is_another_sweep(tmp_path):
 
 def test_scheduler_that_is_not_there(tmp_path, monkeypatch):
     pytest.importorskip("distributed", reason="needs distributed (the extra 'cluster')")
-    monkeypatch.setattr("santa_sim.explore.sweep_work.CLUSTER_WAIT_S", 1)
+    monkeypatch.setattr("santa_sim.explore.sweep_crew.CLUSTER_WAIT_S", 1)
     for address in ("tcp://127.0.0.1:1", "nonsense://x"):
         with pytest.raises(InputError, match="no Dask scheduler answers there"):
             engine.run_sweep(load_sweep(**SMALL), tmp_path / "o.parquet", scheduler=address)
