@@ -12,7 +12,8 @@ class DramProcess:
     """Runs a `Dram` beside the other processes of an environment whose time is integer femtoseconds.
 
     The memory is only ever advanced to the next thing that could bring a new request: the environment's next event, or
-    the completion of a request that somebody waits for. So it never has to take back what it decided.
+    the completion of a request that somebody waits for. So it never has to take back what it decided. It always is advanced
+    that far before the environment goes on: what is found out later may complete sooner, as a posted write does.
 
     Parameters
     ----------
@@ -53,6 +54,5 @@ class DramProcess:
             for ticket in done:
                 after = self.env.timeout(max(0, ticket.last_fs - self.env.now), ticket)
                 after.callbacks.append(lambda fired, event=self._waiting.pop(ticket): event.succeed(fired.value))
-            next_fs = min([horizon, *(ticket.last_fs for ticket in done)])
-            if next_fs < float("inf"):
-                yield self.env.timeout(max(0, next_fs - self.env.now))
+            if not done and horizon < float("inf"):
+                yield self.env.timeout(horizon - self.env.now)

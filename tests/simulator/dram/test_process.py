@@ -79,3 +79,18 @@ def test_a_posted_write_and_an_idle_memory():
     env.process(user())
     env.run()
     assert log[0] == 2 * 625_000 and log[1] > 10**9
+
+
+def test_a_write_that_completes_before_a_read_known_to_complete():
+    """The read's column command, which settles when it completes, comes before the write is even sent."""
+    config = load_dram("ddr4_3200").replace(refresh={"kind": "none"})
+    t = config.timing
+    env = simpy.Environment(initial_time=0)
+    process = DramProcess(env, Dram(config, [Port(), Port()]))
+    sent, log = t.nRCD_read + 4, {}
+    read = process.request(np.array([0]))
+    write = process.request(np.array([1 << 20]), True, ready_fs=np.array([sent * t.clock_fs]), port=1)
+    for name, event in (("read", read), ("write", write)):
+        event.callbacks.append(lambda _, name=name: log.update({name: env.now // t.clock_fs}))
+    env.run()
+    assert log == {"write": sent + 2, "read": 1 + t.nRCD_read + t.nCL + t.nBL}
