@@ -13,7 +13,8 @@ from ..methods.spec import Spec
 from . import build, device
 
 _SAMPLE_BYTES = 48  # one entry of sample.cu's list of samples
-_TILE_BYTES = (8, 24, 16, 16)  # of shared memory per tile, by method: masses; fractions, budgets, whether one more; prefix
+_TILE_BYTES = (8, 16, 16, 16)  # of shared memory per tile, by method: masses; budgets, bins of fractions; prefix
+_BOUNDARY_BYTES = 4232, 12  # of largest.cuh's Boundary, which lies where the ring will: its histograms; for each thread
 _LARGEST_PER_SPLIT = 512
 _LARGEST_GRID = 65535  # blocks along y and z (CUDA C++ programming guide, technical specifications)
 _granted: dict[int, int] = {}  # of a loaded kernel, which other plans use too: bytes of dynamic shared memory it may ask for
@@ -172,6 +173,8 @@ def make_plan(spec: Spec, batch: int, H: int, H_kv: int, d: int, n_most: int, *,
         per_split = min(_LARGEST_PER_SPLIT, teams * math.ceil(S / (wanted * teams)))
         splits, depth = -(-S // per_split), 1 if per_split <= teams else 2
         ring_bytes = 4 * teams * depth * (-(-tile // 4) * 4)
+        if spec.allocation == "largest-remainder" and spec.method == "s2anta-prop":
+            ring_bytes = max(ring_bytes, _BOUNDARY_BYTES[0] + _BOUNDARY_BYTES[1] * threads)
     clusters = clusters and 1 < splits <= _LARGEST_CLUSTER
     # K through shared memory where three tiles fit on a multiprocessor, so that two load while one is scored
     warps = -(-tile // build.WARP_KEYS[d]) if d in build.WARP_KEYS else 1

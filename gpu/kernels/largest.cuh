@@ -1,18 +1,32 @@
 // Which of n fractions in [0, 1) are the `left` largest, ties to the lowest index; by a block, for largest remainder.
 //
-// A histogram finds the bin that holds the last one taken; the few fractions of that bin are then ranked against each other.
+// Two histograms, of 1024 bins and of 32 groups of them, find the bin that holds the last one taken; every warp looks for it by
+// itself, without a barrier. The few fractions of that bin are then ranked against each other.
 // Where a bin holds more than a block has threads (many tiles of equal mass), a bisection over the bit patterns cuts instead.
 
 #define BINS 1024
 
 struct Boundary {
-    int bins[BINS];
-    i64 values[THREADS];  // bit patterns, which order as the fractions do
+    int bins[BINS], groups[32];
+    i64 values[THREADS];  // of the boundary's bin: bit patterns, which order as the fractions do, and indices
     int indices[THREADS];
-    int bin, larger, listed;  // the boundary's bin; how many lie in higher bins; how many of this bin are listed
+    int wholes, listed;  // what is given to tiles before; how many of the boundary's bin are listed
 };
 
 __device__ __forceinline__ int bin_of(double fraction) { return (int)(fraction * BINS); }
+
+__device__ __forceinline__ void clear(Boundary &boundary) {
+    for (int i = threadIdx.x; i < BINS; i += THREADS) boundary.bins[i] = 0;
+    if (threadIdx.x < 32) boundary.groups[threadIdx.x] = 0;
+    if (threadIdx.x == 0) boundary.wholes = boundary.listed = 0;
+}
+
+// The first lane with which a warp's counts add up to `left` or more, and in `before` what they add up to before it
+__device__ __forceinline__ int lane_of(int count, int left, int &before) {
+    const int through = scan_warp<32>(count), lane = __ffs(__ballot_sync(FULL, through >= left)) - 1;
+    before = __shfl_sync(FULL, through - count, lane);
+    return lane;
+}
 
 // The bits of the `left`-th largest fraction, or of a cut that separates exactly `left`; and how many are strictly larger.
 __device__ __noinline__ i64 cut_of(const double *fractions, int first, int last, int each, int left, int &larger) {
@@ -37,49 +51,27 @@ __device__ __noinline__ i64 cut_of(const double *fractions, int first, int last,
     return above;
 }
 
-// fractions [n] in shared memory, of which this thread owns first .. last - 1, at most `each`; taken [n]: result, 0 or 1
-__device__ __forceinline__ void take_largest(const double *fractions, int first, int last, int each, int left, Boundary &boundary,
-                                             int *between, int *taken) {
-    int total;
-    for (int i = threadIdx.x; i < BINS; i += THREADS) boundary.bins[i] = 0;
-    if (threadIdx.x == 0) {
-        boundary.bin = BINS;
-        boundary.larger = boundary.listed = 0;
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int t = first; t < last; t++) atomicAdd(&boundary.bins[bin_of(fractions[t])], 1);
-    __syncthreads();
-    int own = 0;
-#pragma unroll
-    for (int i = 0; i < BINS / THREADS; i++) own += boundary.bins[BINS - 1 - (threadIdx.x * (BINS / THREADS) + i)];
-    int above = scan_block(own, between, total);
-#pragma unroll
-    for (int i = 0; i < BINS / THREADS; i++) {
-        const int bin = BINS - 1 - (threadIdx.x * (BINS / THREADS) + i), here = boundary.bins[bin];
-        if (above < left && left <= above + here) {
-            boundary.bin = bin;
-            boundary.larger = above;
-        }
-        above += here;
-    }
-    __syncthreads();
-    const int bin = boundary.bin, larger = boundary.larger;
-    const int listed = bin < BINS ? boundary.bins[bin] : 0;
+// Adds one to the budgets of those taken. fractions, their bins and budgets [n] in shared memory, of which this thread owns
+// first .. last - 1, at most `each`; the histograms are filled, and left is 0 ... n.
+__device__ __forceinline__ void take_largest(const double *fractions, const int *bins, int first, int last, int each, int left, Boundary &boundary,
+                                             int *between, int *budget) {
+    if (left == 0) return;
+    const int lane = threadIdx.x & 31;
+    int larger, inside;
+    const int group = 31 - lane_of(boundary.groups[31 - lane], left, larger);
+    const int bin = group * 32 + 31 - lane_of(boundary.bins[group * 32 + 31 - lane], left - larger, inside), listed = boundary.bins[bin];
+    larger += inside;
     if (listed <= THREADS) {
 #pragma unroll 1
-        for (int t = first; t < last; t++)
-            if (bin_of(fractions[t]) == bin) {
-                const int slot = atomicAdd(&boundary.listed, 1);
-                boundary.values[slot] = __double_as_longlong(fractions[t]);
-                boundary.indices[slot] = t;
-            }
+        for (int t = first; t < last; t++) {
+            if (bins[t] > bin) budget[t]++;
+            if (bins[t] != bin) continue;
+            const int slot = atomicAdd(&boundary.listed, 1);
+            boundary.values[slot] = __double_as_longlong(fractions[t]);
+            boundary.indices[slot] = t;
+        }
         __syncthreads();
-#pragma unroll 1
-        for (int t = first; t < last; t++)
-            if (bin_of(fractions[t]) != bin) taken[t] = bin_of(fractions[t]) > bin;
         // a warp ranks one of the listed against all
-        const int lane = threadIdx.x & 31;
 #pragma unroll 1
         for (int e = threadIdx.x >> 5; e < listed; e += THREADS / 32) {
             const i64 mine = boundary.values[e];
@@ -88,11 +80,11 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
 #pragma unroll 1
             for (int i = lane; i - lane < listed; i += 32)
                 rank += __popc(__ballot_sync(FULL, i < listed && (boundary.values[i] > mine || (boundary.values[i] == mine && boundary.indices[i] < its))));
-            if (lane == 0) taken[its] = rank < left;
+            if (lane == 0 && rank < left) budget[its]++;
         }
         __syncthreads();
     } else {
-        int strictly;
+        int strictly, total;
         const i64 cut = cut_of(fractions, first, last, each, left, strictly);
         int ties = 0;
 #pragma unroll 1
@@ -101,7 +93,7 @@ __device__ __forceinline__ void take_largest(const double *fractions, int first,
 #pragma unroll 1
         for (int t = first; t < last; t++) {
             const i64 bits = __double_as_longlong(fractions[t]);
-            taken[t] = bits > cut || (bits == cut && before++ < left);
+            budget[t] += bits > cut || (bits == cut && before++ < left);
         }
     }
 }

@@ -46,9 +46,16 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
        float *partial, u32 *tickets, i64 *budget_counts, i64 *draw_counts, i64 *value_counts, i64 *budgets, int *rows, double *tile_masses,
        int *heaps) {
     extern __shared__ __align__(16) double dynamic[];
-    float *const ring = (float *)dynamic;                        // [TEAMS][DEPTH][PITCH], the u of coming samples' tiles
-    double *const masses = dynamic + TEAMS * DEPTH * PITCH / 2;  // [T]
-    Sample *const samples = (Sample *)(masses + T);              // [per_split]; then, for METHOD 1, fractions
+    float *const ring = (float *)dynamic;  // [TEAMS][DEPTH][PITCH], the u of coming samples' tiles
+#if METHOD == 1
+    Boundary &boundary = *(Boundary *)dynamic;  // until the ring is filled
+    constexpr int BEFORE = sizeof(Boundary);
+#else
+    constexpr int BEFORE = 0;
+#endif
+    constexpr int RING = TEAMS * DEPTH * PITCH * 4;
+    double *const masses = dynamic + (RING > BEFORE ? RING : BEFORE) / 8;  // [T]
+    Sample *const samples = (Sample *)(masses + T);  // [per_split]; then, for METHOD 1, budgets and bins of fractions
     __shared__ Between between;
     __shared__ float sums[SAMPLE_WARPS][D];
     const int split = blockIdx.x, h = blockIdx.y, H = gridDim.y, sequence = blockIdx.z;
@@ -68,6 +75,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
     const double offset = uniform(random, 0);
 #elif METHOD == 1
     const double offsets[2] = {uniform(random, first), uniform(random, first + 1)};
+    clear(boundary);
 #else
     const double first_draw = uniform(random, first_sample + threadIdx.x);
 #endif
@@ -144,27 +152,33 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #elif METHOD == 1
         // ---- floor(S * mass / Z), and one more for the largest fractions; ties to the lowest tile ----
         const double scale = __ddiv_rn((double)S, Z);
-        double *const fractions = (double *)(samples + per_split);
-        int *const budget = (int *)(fractions + T), *const taken = budget + T;
-        __shared__ int wholes;
-        if (threadIdx.x == 0) wholes = 0;
-        __syncthreads();
+        double *const fractions = masses;  // in their place
+        int *const budget = (int *)(samples + per_split), *const bins = budget + T;
         int whole = 0, here = 0, total;
 #pragma unroll 1
-        for (int t = first; t < last; t++) {
-            const double share = __dmul_rn(scale, masses[t]), below = floor(share);
-            fractions[t] = __dsub_rn(share, below);
-            budget[t] = (int)below;
-            whole += budget[t];
+        for (int t = first; t < last; t += 2) {  // two at a time, as above
+            const double share[2] = {__dmul_rn(scale, masses[t]), t + 1 < last ? __dmul_rn(scale, masses[t + 1]) : 0.0};
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const double below = floor(share[i]), fraction = __dsub_rn(share[i], below);
+                const int given = (int)below, bin = bin_of(fraction);
+                if (t + i < last) {
+                    fractions[t + i] = fraction;
+                    budget[t + i] = given;
+                    bins[t + i] = bin;
+                    atomicAdd(&boundary.bins[bin], 1);
+                    atomicAdd(&boundary.groups[bin / 32], 1);
+                }
+                whole += given;
+            }
         }
         whole = __reduce_add_sync(FULL, whole);
-        if (lane == 0) atomicAdd(&wholes, whole);
+        if (lane == 0) atomicAdd(&boundary.wholes, whole);
         __syncthreads();
-        const int left = S - wholes;
-        __shared__ Boundary boundary;
-        take_largest(fractions, first, last, each, left, boundary, between.ints, taken);
+        const int left = S - boundary.wholes;
+        take_largest(fractions, bins, first, last, each, left, boundary, between.ints, budget);
 #pragma unroll 1
-        for (int t = first; t < last; t++) here += budget[t] += taken[t];
+        for (int t = first; t < last; t++) here += budget[t];
         int place = scan_block(here, between.ints, total);
 #pragma unroll 1
         for (int t = first; t < last; t++) {
@@ -181,7 +195,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
                 budgets[head * T + t] = budget[t];
                 COUNT(budget_counts[kv_head * 9 + 7], 1);
                 COUNT(budget_counts[kv_head * 9 + 8], 1);
-                COUNT(budget_counts[kv_head * 9 + 6], 2 + taken[t]);
+                COUNT(budget_counts[kv_head * 9 + 6], 2);
                 COUNT(budget_counts[kv_head * 9 + 4], 1);
             }
 #endif
@@ -189,6 +203,7 @@ sample(const u16 *__restrict__ v, const int *__restrict__ lengths, int n_most, i
 #if INSTRUMENT
         if (counting && threadIdx.x == 0) {
             COUNT(budget_counts[kv_head * 9 + 7], 1);
+            COUNT(budget_counts[kv_head * 9 + 6], left);
             COUNT(budget_counts[kv_head * 9 + 5], heap_compares(fractions, tiles, left, heaps + head * T));
         }
 #endif

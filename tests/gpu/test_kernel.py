@@ -220,6 +220,15 @@ def test_equal_logits_draw_every_key_as_often(cupy, method):
         assert np.array_equal(np.sort(cupy.asnumpy(plan.counts.rows)[0]), np.tile(np.arange(1024), (4, 1)))
 
 
+@pytest.mark.parametrize(("T", "S"), [(7, 3), (300, 450), (2000, 3001)])
+def test_equal_remainders_go_to_the_lowest_tiles(cupy, T, S):
+    shape = (2, 1, 64, 8 * T, 8, S, "bf16")  # the last: more tiles tie than a block has threads
+    q, k, v = tensors(1, shape)
+    k[:] = 0
+    plan, _ = counted(cupy, spec_of({"method": "s2anta-prop"}, shape), shape, (q, k, v))
+    assert np.array_equal(cupy.asnumpy(plan.counts.budgets)[0], np.tile(S // T + (np.arange(T) < S % T), (2, 1)))
+
+
 @pytest.mark.parametrize("method", [m for m in METHODS if m["method"] != "s2anta-flash"], ids=named)
 def test_a_first_tile_far_below_the_others_is_never_drawn(cupy, method):
     shape = (4, 1, 64, 600, 256, 50, "fp16")
