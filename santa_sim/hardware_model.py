@@ -12,7 +12,7 @@ import pydantic
 from .schema import Model, TextOrInteger, TextOrReal, at_most
 from .simulator.dram.config import DramConfig, load_dram
 from .simulator.energy import EnergyTable, Joules, Positive, Watts
-from .simulator.kv_layout import LAYOUTS
+from .simulator.kv_layout import ALIGNMENT, LAYOUTS, OFFSET_PERIOD
 
 Count = Annotated[TextOrInteger, pydantic.Field(gt=0, lt=10**15)]
 CountOrZero = Annotated[TextOrInteger, pydantic.Field(ge=0, lt=10**15)]
@@ -259,6 +259,9 @@ class Hardware(Model):
     lookahead_tiles : int
         Work that waits for results (gathers, spilled stash, write-backs) is put behind so many further tiles of K in
         the order of memory requests, so that memory doesn't wait for it.
+    v_offset_bytes : int or None  [B]
+        A multiple of 4,096 below 1 MiB: V starts so far behind a multiple of 1 MiB from K's start, so that a tile of K
+        and the one of V beside it lie on different banks. None: right behind K.
     energy : EnergyTable
         At the machine's node and voltage.
     notes : tuple of str
@@ -272,6 +275,7 @@ class Hardware(Model):
     energy: EnergyTable
     memory: Annotated[MemoryModel | BankMemoryModel, pydantic.Field(discriminator="model")]
     kv_layout: Literal[LAYOUTS] = "sequence-first"
+    v_offset_bytes: Annotated[CountOrZero, pydantic.Field(lt=OFFSET_PERIOD, multiple_of=ALIGNMENT)] | None = None
     k_buffer: Buffer
     v_buffer: Buffer
     weights_buffer: Buffer

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError
 from ..trace import BUFFERS, COUNTERS, STREAMS, Trace
 from ..trace_meta import shown
-from .kv_layout import place
+from .kv_layout import ALIGNMENT, OFFSET_PERIOD, place
 from .memory import bursts_upper_bound, cycles_fs, expand, expand_rows
 from .order import check_closed, check_order, check_size
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..hardware_model import Hardware
 
 _NEVER = 2**63  # beyond any byte
-ALIGNMENT = 4096  # of each buffer in the address space [bytes]
 TRAFFIC = ("q_read", "k_read", "v_read", "stash_read", "stash_write", "partials_read", "partials_write", "output_write")
 OPERATIONS = COUNTERS[: COUNTERS.index("score_reads")]
 
@@ -141,7 +140,7 @@ def compile_trace(trace: Trace, hardware: Hardware) -> Program:
     keys = list(zip(*(frame[name].tolist() for name in ("sequence", "layer", "kv_head", "query_block"))))
     streams, gathers = _streams(frame), _gathers(frame)
     streams, gathers = place(hardware.kv_layout, trace.meta["n_kv_heads"], trace.meta["n_k"], keys, streams, gathers)
-    bases = _bases(keys, streams, gathers)
+    bases = _bases(keys, streams, gathers, hardware.v_offset_bytes)
 
     groups: dict[tuple, Group] = {}
     scores, last = [], None
@@ -298,8 +297,9 @@ def _gathers(frame) -> list[tuple | None]:
     return gathers
 
 
-def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | None]) -> dict[tuple, dict[str, int]]:
-    """First address of each buffer of each (sequence, layer): end to end, aligned, as long as the trace reaches."""
+def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | None], v_offset: int | None) -> dict[tuple, dict[str, int]]:
+    """First address of each buffer of each (sequence, layer): end to end, aligned, as long as the trace reaches; V with
+    a gap before it where the machine wants one."""
     ends: dict[tuple, dict[str, int]] = {}
     for key, entries, gather in zip(keys, streams, gathers):
         end = ends.setdefault(key[:2], dict.fromkeys(BUFFERS, 0))
@@ -313,6 +313,8 @@ def _bases(keys: list[tuple], streams: list[list[tuple]], gathers: list[tuple | 
     for where, end in ends.items():
         bases[where] = {}
         for buffer, size in end.items():
+            if buffer == "v" and v_offset is not None:
+                address += (bases[where]["k"] + v_offset - address) % OFFSET_PERIOD
             bases[where][buffer] = address
             address += -(-size // ALIGNMENT) * ALIGNMENT
     return bases

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 LAYOUTS = ("sequence-first", "head-first", "paged-16", "paged-64")
+ALIGNMENT = 4096  # of each buffer in the address space [bytes]
+OFFSET_PERIOD = 2**20  # a machine's v_offset_bytes counts from its multiples [bytes]
 _SEED = 0x5A7A  # of the pages' order
 
 

@@ -3,6 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from santa_sim.errors import InputError
+from santa_sim.hardware import load_hardware
+from santa_sim.simulator.compile import compile_trace
 from santa_sim.simulator.kv_layout import LAYOUTS, place
 
 ROW = 256
@@ -63,3 +66,27 @@ def test_other_addresses_stay():
     streams = [[(0, "k", 128, 512, 512, 512, False)], [(1, "stash", 0, 1024, 256, 512, True)], []]
     gathers = [None, None, ("k", 0, 512, 256, np.array([1, 2]))]
     assert place("head-first", 2, [8], keys, streams, gathers) == (streams, gathers)
+
+
+@pytest.mark.parametrize("offset", [None, 0, 4096, 262_144])
+def test_v_begins_where_the_machine_wants_it(make_trace, offset):
+    machine = load_hardware({"base": "mac_hbm3", "v_offset_bytes": offset})
+    program = compile_trace(make_trace("sdpa", n_k=(5000, 300), kv_heads=2, d=64, tile=256), machine)
+    ranges = {}
+    for group in program.groups:
+        for stage in ("score", "value"):
+            for item in group.items[stage]:
+                for region in item.reads:
+                    first, end = ranges.get((region.kind, group.number // 2), (region.first, region.end))
+                    ranges[region.kind, group.number // 2] = min(first, region.first), max(end, region.end)
+    for sequence in (0, 1):
+        (k, k_end), (v, _) = ranges["k_read", sequence], ranges["v_read", sequence]
+        assert k_end <= v < k_end + 4096 if offset is None else k_end <= v < k_end + 2**20 and (v - k) % 2**20 == offset
+    stretches = sorted(ranges.values())
+    assert all(end <= start for (_, end), (start, _) in zip(stretches, stretches[1:]))
+
+
+@pytest.mark.parametrize("offset, message", [(100, "multiple of 4096"), (2**20, "less than 1048576"), (-4096, "greater than or equal to 0")])
+def test_offsets_that_are_none(offset, message):
+    with pytest.raises(InputError, match=message):
+        load_hardware({"base": "mac_hbm3", "v_offset_bytes": offset})
