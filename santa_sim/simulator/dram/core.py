@@ -3,8 +3,6 @@
 One clock is: refresh falls due, each channel issues its command (or two, with separate row and column buses) and moves
 one transaction to its command queues, then completions are seen and the ports offer requests. Clocks on which nothing
 can happen are skipped: each channel knows its next one.
-
-Numba's cache watches this file alone: after a change to `bank`, `scheduler` or `layout`, save this one too.
 """
 
 from __future__ import annotations
@@ -13,8 +11,9 @@ import numpy as np
 from numba import njit
 
 from . import layout as L
-from .bank import append, bucket, complete, enter_queue, find, may_take, slot
+from .bank import append
 from .pointer import pointer_to
+from .queues import bucket, complete, enter_queue, find, may_take, slot
 from .scheduler import tick, turns
 
 
@@ -291,6 +290,26 @@ def run(state, ring, capacity, until, more, to_end, to_ticket):
     if to_end and s[L.WAITING_READS] == 0 and (s[L.FLUSH] == 0 or s[L.WAITING_WRITES] == 0) and _unaccepted(s) == 0:
         return clk > s[L.LAST_DONE] and (s[L.FLUSH] == 0 or clk > s[L.LAST_WRITE])
     return False
+
+
+@njit(cache=True)
+def make_room(state, ring, capacity, number, count):
+    """See that `count` more requests fit into port `number`'s ring: the ring and its capacity, larger ones if need be."""
+    port = state[L.PORT_AT] + number * state[L.PORT_SIZE]
+    needed = state[port + L.SUBMITTED] - state[port + L.FIRST] + count
+    if needed <= capacity:
+        return ring, capacity
+    wider = capacity
+    while wider < needed:
+        wider *= 2
+    grown = np.zeros(state[L.PORTS] * wider * L.REQUEST_SIZE, np.int64)
+    for other in range(state[L.PORTS]):
+        port = state[L.PORT_AT] + other * state[L.PORT_SIZE]
+        for uid in range(state[port + L.FIRST], state[port + L.SUBMITTED]):
+            to = (other * wider + (uid & (wider - 1))) * L.REQUEST_SIZE
+            old = (other * capacity + (uid & (capacity - 1))) * L.REQUEST_SIZE
+            grown[to : to + L.REQUEST_SIZE] = ring[old : old + L.REQUEST_SIZE]
+    return grown, wider
 
 
 @njit(cache=True)

@@ -182,16 +182,7 @@ class Dram:
         self._state[p + L.FIRST] = first + int(waiting[0]) if len(waiting) else end
 
     def _make_room(self, port: int, count: int) -> None:
-        held = int(self._state[self._port(port) + L.SUBMITTED]) - self._first_open(port)
-        if held + count <= self._capacity:
-            return
-        capacity = L.power_of_two_at_least(held + count)
-        ring = np.zeros((len(self.ports), capacity, L.REQUEST_SIZE), np.int64)
-        old = self._ring.reshape(len(self.ports), self._capacity, L.REQUEST_SIZE)
-        for number in range(len(self.ports)):
-            ids = np.arange(self._first_open(number), self._state[self._port(number) + L.SUBMITTED])
-            ring[number, ids & (capacity - 1)] = old[number, ids & (self._capacity - 1)]
-        self._ring, self._capacity = ring.ravel(), capacity
+        self._ring, self._capacity = core.make_room(self._state, self._ring, self._capacity, port, count)
 
     # --- moving on
 

@@ -13,19 +13,8 @@ from __future__ import annotations
 from numba import njit
 
 from . import layout as L
-from .bank import (
-    append,
-    choose,
-    find,
-    first_stamp,
-    freed,
-    hold_back_each,
-    leave_queue,
-    precharge,
-    renew,
-    serve,
-    soonest,
-)
+from .bank import append, choose, first_stamp, hold_back_each, precharge, renew, serve, soonest
+from .queues import find, freed, leave_queue
 
 
 @njit(cache=True)
