@@ -2,6 +2,9 @@
 
 Each unit takes its jobs in the order of the schedule: waits for what a job needs, takes room in the buffer that it
 fills, is busy for the job's duration and gives back the room that it has emptied. Time is integer femtoseconds.
+
+This is the machine to read, and what `simulate` plays. Sweeps play the same one as tables and a compiled loop (`replay`), which
+tests/simulator/test_replay.py holds equal to this one in every field of a result.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Run:
     busy_fs : dict of unit to int  [fs]  (DRAM: see memory)
     bursts, useful_bytes : dict of traffic kind to int
     memory : MemoryReport
-    peak : dict of buffer to int  [slots]
+    peak : dict of buffer to int  [slots]  held at most, for a time
     stalls_fs : dict of unit to dict of cause to int  [fs]  what each unit did with its time: sums to end_fs
     spans : list of Span, or None if they weren't asked for
     waits : list of Wait, or None
@@ -64,33 +67,42 @@ class Run:
 
 
 class SlotBuffer:
-    """Room for so many slots between two units. One unit takes, any may give back."""
+    """Room for so many slots between two units. One unit takes, any may give back.
+
+    What counts for its peak is what is held for a time: in which order slots are taken and given back within an instant doesn't.
+    """
 
     def __init__(self, env: simpy.Environment, capacity: int) -> None:
         self.env, self.capacity, self.free = env, capacity, capacity
-        self.least_free = capacity
+        self._least_free, self._changed_fs = capacity, 0
         self._waiting: tuple[int, simpy.Event] | None = None
+
+    @property
+    def peak(self) -> int:
+        """Slots held at most."""
+        return self.capacity - min(self._least_free, self.free)
 
     def take(self, slots: int) -> simpy.Event | None:
         """Take slots: None if there is room now, else an event for when there is and they are taken."""
         if slots <= self.free:
-            self._remove(slots)
+            self._change(-slots)
             return None
         self._waiting = (slots, self.env.event())
         return self._waiting[1]
 
     def give(self, slots: int) -> None:
         """Give slots back."""
-        self.free += slots
+        self._change(slots)
         if self._waiting is not None and self._waiting[0] <= self.free:
             wanted, event = self._waiting
             self._waiting = None
-            self._remove(wanted)
+            self._change(-wanted)
             event.succeed()
 
-    def _remove(self, slots: int) -> None:
-        self.free -= slots
-        self.least_free = min(self.least_free, self.free)
+    def _change(self, slots: int) -> None:
+        if self.env.now > self._changed_fs:
+            self._least_free, self._changed_fs = min(self._least_free, self.free), self.env.now
+        self.free += slots
 
 
 class Machine:
@@ -134,7 +146,7 @@ class Machine:
             raise SimulationError(
                 "deadlock: " + ", ".join(f"{unit} waits with trace row {row}" for unit, row in stuck.items())
             )
-        end, peak = self.env.now, {name: buffer.capacity - buffer.least_free for name, buffer in self.buffers.items()}
+        end, peak = self.env.now, {name: buffer.peak for name, buffer in self.buffers.items()}
         report = self.memory.report()
         return Run(end, self.busy_fs, self.bursts, self.useful_bytes, report, peak, self._stalls(end), self.spans,
                    self.waits, None if self.spans is None else self.memory.channels())  # fmt: skip
@@ -157,14 +169,12 @@ class Machine:
                 self.waits.append(Wait(REQUESTS if unit == "dram" else unit, cause, since, now))
 
     def _ready(self, unit: str, job: Job) -> Generator:
-        last = None
+        since = self.env.now
         for before in job.after:
             if before.done.callbacks is not None:  # not yet processed
-                if last is None:
-                    since = self.env.now
                 yield before.done
-                last = before
-        if last is not None:  # of what it waited for, the one that came last
+        if self.env.now > since:  # for the one that came last; of those that came in the same instant, the last in the list
+            last = [before for before in job.after if before.done.value == self.env.now][-1]
             self._waited(unit, cause_of(last), since)
         for name, slots in job.takes:
             room = self.buffers[name].take(slots)
@@ -183,7 +193,7 @@ class Machine:
                 yield env.timeout(job.duration_fs)
             for name, slots in job.gives:
                 buffers[name].give(slots)
-            job.done.succeed()
+            job.done.succeed(env.now)
             self.busy_fs[unit] += job.duration_fs
             if self.spans is not None:
                 self.spans.append(Span(unit, job.row, start, env.now))
@@ -225,7 +235,7 @@ class Machine:
                 return
             for name, slots in job.gives:
                 self.buffers[name].give(slots)
-            job.done.succeed()
+            job.done.succeed(env.now)
             if self.spans is not None:
                 self.spans.append(Span("dram", job.row, now, env.now))
 

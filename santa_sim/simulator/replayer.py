@@ -13,7 +13,8 @@ from ..trace import Trace
 from .compile import OPERATIONS, Program, check_units, compile_trace, cycles_by_unit
 from .machine import Run
 from .memory import FS_PER_S
-from .replay import Plan, plan_of, play_plan
+from .plan import Plan, plan_of
+from .replay import play_plan
 from .result import Result
 from .run import check_reach, pause_collection, result_of, simulate
 from .schedule import schedule

@@ -23,7 +23,7 @@ from .ports import GATHER, STREAM, WRITE
 if TYPE_CHECKING:
     from ..hardware_model import Hardware
     from .dram import DramConfig
-    from .replay import Plan
+    from .plan import Plan
 
 WARM_BURSTS = 4_096  # before the clock starts
 # Refresh makes the rate go up and down by 3 % from one refresh interval to the next: many are averaged.

@@ -427,4 +427,4 @@ def test_slots_go_to_the_taker_when_enough_are_free():
     env.process(giver())
     env.run()
     assert log == [(0, 2, 1), (5, 2, 0)]
-    assert buffer.least_free == 0
+    assert buffer.peak == buffer.capacity

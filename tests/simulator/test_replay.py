@@ -36,20 +36,9 @@ def equal(trace, machine, replayer=None):
     machine = santa_sim.load_hardware(machine)
     told, compiled = santa_sim.simulate(trace, machine), (replayer or Replayer(trace)).result(machine)
     for field in dataclasses.fields(told):
-        if field.name not in ("played", "stalls_fs"):
+        if field.name != "played":
             assert getattr(compiled, field.name) == getattr(told, field.name), field.name
-    # of two things that come at the same instant either may be named as the one that was waited for
-    assert [sums(stalls) for stalls in compiled.stalls_fs.items()] == [sums(stalls) for stalls in told.stalls_fs.items()]
     return compiled
-
-
-def sums(stalls):
-    unit, causes = stalls
-    families = {}
-    for cause, fs in causes.items():
-        family = cause if cause in ("busy", "done") else "waits"
-        families[family] = families.get(family, 0) + fs
-    return unit, families
 
 
 @pytest.mark.parametrize("index", range(len(RUNS)), ids=lambda i: "-".join(map(str, RUNS[i].values())))
@@ -66,10 +55,11 @@ def test_same_result_on_random_machines(traces, data):
         return data.draw(st.sampled_from(values))
 
     machine = {
-        **TIGHT, "base": draw("mac_hbm3", "mac_lpddr5", "mac_hbm3_bandwidth"), "lookahead_tiles": draw(0, 1, 2),
+        **TIGHT, "base": draw("mac_hbm3", "mac_lpddr5", "mac_ddr5", "mac_hbm3_bandwidth"), "lookahead_tiles": draw(0, 1, 2),
         "k_buffer": {"tiles": draw(1, 2, 5), "tile_bytes": draw(1024, 8192)}, "stash": {"bytes": draw(0, 512, 65536)},
         "gather": {"addresses_per_cycle": draw(1, 4), "outstanding": draw(1, 7, 64), "queue_items": draw(1, 4)},
-        "accumulate": {"lanes": draw(1, 100, 2048)}, "clock_hz": draw(10**9, 1_234_567_891), "softmax": {"lanes": draw(1, 32)},
+        "accumulate": {"lanes": draw(1, 100, 2048)}, "clock_hz": draw(5 * 10**8, 10**9, 1_234_567_891), "softmax": {"lanes": draw(1, 32)},
+        "score": {"mac_lanes": draw(64, 1024), "adder_lanes": 64, "queue_tiles": draw(1, 2)}, "write_buffer": {"tiles": draw(1, 2), "tile_bytes": 256},
     }  # fmt: skip
     equal(data.draw(st.sampled_from(traces)), machine)
 
