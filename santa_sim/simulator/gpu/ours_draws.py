@@ -18,7 +18,7 @@ _MASSES, _MASSES_CHAIN = 135, Chain(fp64=30, special=6, arithmetic=75)  # of two
 _POSITIONS, _POSITIONS_CHAIN = 93, Chain(shared=2, fp64=20, special=4, arithmetic=130)  # of a tile; with a division for its samples
 _DIVISION = 90
 _LISTING = 11  # a tile's further samples
-_LARGEST, _LARGEST_CHAIN = 250, Chain(shared=14, shuffle=20, barrier=9, arithmetic=400, fp64=4, special=3)  # largest remainders
+_LARGEST, _LARGEST_CHAIN = 290, Chain(shared=11, shuffle=28, barrier=5, arithmetic=255, fp64=4, special=3)  # largest remainders
 _SEARCH = 10  # a step of the binary search for a threshold's tile
 _THRESHOLD, _THRESHOLD_CHAIN = 105, Chain(l2=1, fp64=30, special=4, arithmetic=120)
 # of a warp's turn, a sample of each of its teams. A turn's row arrives during the next turn, its u was asked for before.
@@ -57,6 +57,8 @@ def sample(work: Work, gpu: Gpu) -> Launch:
     teams = threads // team
     turns = -(-here // teams)
     ring = 4 * teams * (1 if per_split <= teams else 2) * -(-work.tile // 4) * 4  # bytes: the u of one or two samples of a team ahead
+    if largest:
+        ring = max(ring, 4232 + 12 * threads)  # its histograms and list lie in the same place before
     wide = -(-work.tile // (128 if team == 16 else 256))  # a lane's share of a tile, of that of the counted one
     masses = -(-each // 2)
 
@@ -73,7 +75,7 @@ def sample(work: Work, gpu: Gpu) -> Launch:
         of_tiles += each * _POSITIONS + further
         fixed += 2 * _DIVISION
     if largest:
-        chain += _LARGEST_CHAIN + Chain(arithmetic=30, shared=6) * (each - 1)
+        chain += _LARGEST_CHAIN + Chain(arithmetic=45, shared=3) * (each - 1)
         fixed += _LARGEST
     turn = _TURN_CHAIN[kind]
     chain += Chain(dram=1, l2=1) + turn * turns + Chain(arithmetic=turn.arithmetic * (wide - 1)) * turns
@@ -84,7 +86,7 @@ def sample(work: Work, gpu: Gpu) -> Launch:
     made, stats = ours_scores.stash(work)
     return Launch(
         "sample", ("budget", "value", "output"), blocks, threads, 64,
-        (22752 if largest else 12480) * warps // 16 + ring + _SAMPLE_BYTES * per_split + T * (24 if largest else 8 if not by_threshold else 16),
+        12480 * warps // 16 + ring + _SAMPLE_BYTES * per_split + T * (16 if largest or by_threshold else 8),
         chain=chain + end, drain=end, v_bytes=work.v_bytes, gathered_rows=work.v_rows, row_bytes=work.row_bytes, gathers="v",
         takes=(stats, Buffer("stash", min(made.bytes, work.head_rows * own))), output_bytes=work.output_bytes,
         l2_bytes=blocks * T * 12 + samples * (own + work.row_bytes),
