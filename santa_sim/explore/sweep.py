@@ -41,7 +41,8 @@ def sweep(spec: str | Path | Mapping | Sweep | None = None, output: str | Path |
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.parquet" if output is None else Path(output)
         run_sweep(checked, path, jobs=jobs, scheduler=scheduler, yes=yes, progress=progress)
-        return pq.ParquetFile(path).read().to_pandas()
+        with pq.ParquetFile(path) as file:
+            return file.read(use_threads=False).to_pandas(self_destruct=True)
 
 
 def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler: str | None = None, yes: bool = False,
@@ -65,7 +66,7 @@ def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler:
         A worker died; what is done is kept.
     """
     if output.suffix != ".parquet":
-        raise InputError(f"output {str(output)!r}: a sweep's file is Parquet, write a name that ends in .parquet")
+        raise InputError(f"output {str(output)!r}: a sweep's file is Parquet, write a name that ends in .parquet (pandas.read_parquet(name).to_csv(...) makes CSV of it)")
     if not output.parent.is_dir():
         raise InputError(f"output {str(output)!r}: the folder {str(output.parent)!r} does not exist")
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):

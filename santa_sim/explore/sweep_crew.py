@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .sweep_spec import Sweep
 from .sweep_work import forget
 
 CLUSTER_WAIT_S = 15
+NO_WORKERS_S = 120  # without any, a cluster's sweep ends: others may take the place of those that died
 _LOST = ("KilledWorker", "CancelledError", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")  # of distributed
 _LOST_TEXT = "a worker died (out of memory, or killed)"
 
@@ -55,7 +57,7 @@ class Local:
 
     def __init__(self, sweep: Sweep, folder: Path, workers: int) -> None:
         self.folder, self.workers, self.ahead = folder, workers, 2 * workers
-        self.pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (sweep,))
+        self.pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (sweep, code_digest()))
 
     def submit(self, work: Callable, *arguments: object) -> concurrent.futures.Future:
         try:
@@ -67,17 +69,17 @@ class Local:
         return concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED).done
 
 
-_SWEEP: list[Sweep] = []  # of a worker
+_MINE: dict[str, object] = {}  # of a worker: its sweep, and what it can't work for
 
 
-def _begin(sweep: Sweep) -> None:
+def _begin(sweep: Sweep, digest: str) -> None:
     """A worker's kernels use one thread (the workers share the cores); it ends with its parent, and at once when it is interrupted."""
     import numba
 
     numba.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _SWEEP[:] = [sweep]
+    _MINE.update(sweep=sweep, wrong=None if digest == code_digest() else "santa_sim was edited since this process loaded it, and its workers have loaded the new code")
 
 
 def _end_with_parent() -> None:
@@ -86,7 +88,9 @@ def _end_with_parent() -> None:
 
 
 def _with_sweep(work: Callable, *arguments: object) -> object:
-    return work(_SWEEP[0], *arguments)
+    if _MINE["wrong"]:
+        raise SimulationError(_MINE["wrong"])
+    return work(_MINE["sweep"], *arguments)
 
 
 class Cluster:
@@ -106,13 +110,22 @@ class Cluster:
     def wait(self, futures) -> set:
         from distributed import wait
 
-        try:
-            with self.client.as_current():
-                return set(wait(list(futures), return_when="FIRST_COMPLETED").done)
-        except Exception as error:
-            if type(error).__name__ in _LOST:
-                raise SimulationError("the scheduler, or its workers, went away") from None
-            raise
+        alone_since = None
+        while True:
+            try:
+                with self.client.as_current():
+                    return set(wait(list(futures), timeout=min(5, NO_WORKERS_S), return_when="FIRST_COMPLETED").done)
+            except TimeoutError:
+                if self.client.nthreads():
+                    alone_since = None
+                    continue
+                alone_since = alone_since or time.monotonic()
+                if time.monotonic() - alone_since >= NO_WORKERS_S:
+                    raise SimulationError(f"the scheduler has had no workers for {NO_WORKERS_S:g} s") from None
+            except Exception as error:
+                if type(error).__name__ in _LOST:
+                    raise SimulationError("the scheduler, or its workers, went away") from None
+                raise
 
 
 def _same(sweep: Sweep) -> Sweep:

@@ -156,8 +156,11 @@ def unified(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [table[one.name].cast(one.type, safe=False) if one.name in table.column_names else pa.nulls(table.num_rows, one.type) for one in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+    if table.schema.equals(schema):
+        return table
+    known = dict(zip(table.column_names, table.columns))
+    columns = [known[one.name] if one.name in known else pa.nulls(table.num_rows, one.type) for one in schema]
+    return pa.Table.from_arrays([column if column.type == one.type else column.cast(one.type, safe=False) for column, one in zip(columns, schema)], schema=schema)
 
 
 def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -1,20 +1,16 @@
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 import santa_sim
 from santa_sim.cli import main
-from santa_sim.errors import InputError, SimulationError
+from santa_sim.errors import InputError
 from santa_sim.explore import sweep as engine
 from santa_sim.explore.sweep_parts import Parts
 from santa_sim.explore.sweep_spec import load_sweep
+from santa_sim.simulator.replayer import Replayer
 
 W = "smollm2_decode_2k"
 FAST = {"workload": W, "method": "s2anta-prop", "S": [64, 32], "hardware": "adder_hbm3_bandwidth"}
@@ -82,66 +78,6 @@ def test_stopped_and_resumed_gives_the_same_bytes(tmp_path, monkeypatch):
     assert bytes_of(cut) == bytes_of(whole) and not (tmp_path / "cut.parquet.parts").exists()
     engine.run_sweep(sweep, cut, jobs=1)  # nothing left to do
     assert len(kept) == 6
-
-
-def test_killed_with_its_workers_and_resumed_gives_the_same_file(tmp_path):
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(f"workload: {W}\nmethod: s2anta-prop\nhardware: adder_hbm3_bandwidth\nS: [64, 32, 16, 8, 4, 2]\ngrid: {{gather.outstanding: [1, 256]}}\n")
-    cut, whole = tmp_path / "cut.parquet", tmp_path / "whole.parquet"
-    command = [sys.executable, "-m", "santa_sim.cli", "sweep", str(spec), "-o", str(cut), "-j", "2"]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
-    parts = tmp_path / "cut.parquet.parts"
-    while process.poll() is None and not list(parts.glob("part-*")):
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            pass
-    assert process.returncode is None, process.stderr.read()
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not cut.exists() and list(parts.glob("part-*"))
-    sweep = load_sweep(spec)
-    engine.run_sweep(sweep, cut, jobs=1)
-    engine.run_sweep(sweep, whole, jobs=1)
-    assert bytes_of(cut) == bytes_of(whole)
-
-
-def test_a_dask_cluster_gives_the_same_rows(tmp_path):
-    distributed = pytest.importorskip("distributed", reason="needs distributed (the extra 'cluster')")
-    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    sweep = load_sweep(**SMALL, grid={"gather.outstanding": [1, 256], "accumulate.lanes": [0, 512]})
-    engine.run_sweep(sweep, here, jobs=1)
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        engine.run_sweep(sweep, there, scheduler=cluster.scheduler_address)
-    assert bytes_of(here) == bytes_of(there)
-
-
-def test_a_worker_that_dies_is_said_and_nothing_is_lost(tmp_path, monkeypatch):
-    sweep = load_sweep(**FAST)
-    monkeypatch.setattr("santa_sim.explore.sweep.play_points", _die)
-    with pytest.raises(SimulationError, match="a worker died .* is kept in .*again"):
-        engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=2)
-    monkeypatch.undo()
-    engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=1)
-
-
-def _die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_memory_and_files_stay_bounded(tmp_path, monkeypatch):
-    """Never more traces or rows in flight than the workers need, however many points there are."""
-    monkeypatch.setattr(engine, "CHUNK", 4)
-    sizes, wait = [], engine.play_points
-
-    def counted(sweep, kernel, points, made):
-        sizes.append(len(points))
-        return wait(sweep, kernel, points, made)
-
-    monkeypatch.setattr(engine, "play_points", counted)
-    engine.run_sweep(load_sweep(workload=W, method="s2anta-sys", S=8, hardware="adder_hbm3_bandwidth", grid={"gather.outstanding": range(1, 31)}), tmp_path / "o.parquet", jobs=1)
-    assert sizes == [4] * 7 + [2]
-    assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 30
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -212,9 +148,60 @@ def test_a_changed_machine_file_is_another_sweep(tmp_path):
     machine = tmp_path / "m.yaml"
     prints = []
     for lanes in (64, 128):
-        machine.write_text(f"base: adder_hbm3\naccumulate: {{lanes: {lanes}}}\n")
-        prints.append(load_sweep(**{**SMALL, "hardware": str(machine)}).fingerprint)
+        machine.write_text(f"base: adder_hbm3\nname: mine\naccumulate: {{lanes: {lanes}}}\n")
+        sweep = load_sweep(**{**SMALL, "hardware": str(machine)})
+        prints.append(sweep.fingerprint)
     assert prints[0] != prints[1]
+    machine.unlink()  # what it held when the sweep was loaded counts, here and on workers that don't see it
+    assert sweep.machine(0, 0, "s2anta-prop").accumulate.lanes == 128
+
+
+def test_a_changed_dram_file_is_another_sweep(tmp_path):
+    table = tmp_path / "mine.yaml"
+    prints = []
+    for channels in (8, 16):
+        table.write_text(f"base: hbm3\norganization: {{channels: {channels}}}\n")
+        prints += [load_sweep(**{**SMALL, "hardware": {"base": "adder_hbm3", "memory": {"dram": str(table)}}}).fingerprint, load_sweep(**SMALL, grid={"dram": [str(table), "hbm3"]}).fingerprint]
+    assert len(set(prints)) == 4
+
+
+def test_other_code_and_other_specs_are_named(tmp_path, monkeypatch):
+    sweep = load_sweep(**FAST)
+    engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=1)
+    half = Parts(tmp_path / "half.parquet", sweep)
+    half.open()
+    half.close()
+    for name, what in (("o", "belongs to another sweep"), ("half", "holds parts of another sweep")):
+        for other, why in (({"seed": 1}, "fixed arguments"), ({"grid": {"gather.outstanding": [1]}}, "what varies"), ({"hardware": "adder_ddr5"}, "fixed arguments, contents of its machines")):
+            with pytest.raises(InputError, match=rf"{what} \({why} differ\)"):
+                engine.run_sweep(load_sweep(**{**FAST, **other}), tmp_path / f"{name}.parquet")
+    monkeypatch.setattr("santa_sim.explore.sweep_identity.code_digest", lambda: "another")
+    with pytest.raises(InputError, match=r"belongs to another sweep \(its code or tables differ\)"):
+        engine.run_sweep(load_sweep(**FAST), tmp_path / "o.parquet")
+
+
+def test_workloads_methods_and_machines_together():
+    frame = santa_sim.sweep(workload=[W, "llama8b_decode_4k"], method=["s2anta-prop", "topk"], S=8, k=8, hardware=["adder_hbm3_bandwidth", "mac_hbm3_bandwidth"],
+                            grid={"n_k": [2048], "gather.outstanding": [4, 64]}, jobs=1)  # fmt: skip
+    known = frame[["workload", "method", "hardware", "gather.outstanding"]].values.tolist()
+    assert known == [[w, m, h, g] for w in (W, "llama8b_decode_4k") for m in ("s2anta-prop", "topk") for h in ("adder_hbm3_bandwidth", "mac_hbm3_bandwidth") for g in (4, 64)]
+    assert frame.failure.notna().tolist() == ([False] * 4 + [True] * 2 + [False] * 2) * 2  # top-k multiplies
+    assert frame.failure.dropna().str.contains("multiplies in the value stage").all()
+    machine = {"base": "mac_hbm3_bandwidth", "gather": {"outstanding": 64}}
+    one = santa_sim.run({**santa_sim.load_workload("llama8b_decode_4k").model_dump(), "n_k": [2048]}, "topk", k=8, hardware=machine)
+    assert (frame.latency_s[15], frame.energy_j[15], frame.error_relative_l2[15]) == (one.latency_s, one.energy_j, one.error["relative_l2"])
+
+
+def test_an_error_nobody_foresaw_is_a_row_too(monkeypatch):
+    result, calls = Replayer.result, []
+
+    def breaks(self, machine):
+        calls.append(machine)
+        return result(self, machine) if len(calls) != 2 else 1 / 0
+
+    monkeypatch.setattr(Replayer, "result", breaks)
+    frame = santa_sim.sweep(**{**FAST, "S": 16}, grid={"gather.outstanding": [1, 2, 4]}, jobs=1)
+    assert frame.failure.tolist()[1] == "ZeroDivisionError: division by zero" and frame.latency_s.notna().tolist() == [True, False, True]
 
 
 def test_scheduler_that_is_not_there(tmp_path, monkeypatch):
