@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError
 from ..trace import Trace
 from .compile import addresses_of, addresses_of_rows, compile_trace
-from .schedule import schedule
+from .orders import order
 
 if TYPE_CHECKING:
     from ..hardware import Hardware
@@ -35,7 +35,7 @@ def memory_requests(trace: Trace, hardware: Hardware) -> Iterator[tuple[np.ndarr
     """
     if getattr(hardware, "kind", None) == "gpu":
         raise InputError(f"hardware={hardware.name!r}: a GPU's memory requests aren't modelled one by one; write an accelerator, such as 'adder_hbm3'")
-    jobs = schedule(compile_trace(trace, hardware), hardware).jobs["dram"]
+    jobs = order(compile_trace(trace, hardware), hardware).jobs["dram"]
     return _requests(jobs, hardware.memory.burst_bytes)
 
 

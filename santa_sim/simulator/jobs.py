@@ -47,19 +47,35 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Jobs by unit in their order, and the capacity of each buffer in slots."""
+    """Jobs by unit in their order.
+
+    Attributes
+    ----------
+    jobs : dict of unit to list of Job
+    capacities : dict of buffer to int  [slots]
+    fits : no buffer overflows: whatever has to give room back stands before whoever needs it
+    full : buffers in which as much waited as may, so that work was put in before it was due
+    """
 
     jobs: dict[str, list[Job]]
     capacities: dict[str, int]
+    fits: bool = True
+    full: frozenset[str] = frozenset()
 
 
 class Once:
     """Something that is put into the sequence at most once: when it is due, or now because it is needed."""
 
-    __slots__ = ("action", "done", "due", "per_tile")
+    __slots__ = ("_through", "action", "done", "due", "per_tile")
 
-    def __init__(self, action: Callable[[], object], per_tile: int = 1) -> None:
+    def __init__(self, action: Callable[[], object], per_tile: int = 1, through: Callable[[], bool] | None = None) -> None:
         self.action, self.due, self.per_tile, self.done = action, 0, per_tile, False
+        self._through = through
+
+    @property
+    def through(self) -> bool:
+        """It is in the sequence, in this way or another."""
+        return self.done or (self._through is not None and self._through())
 
     def now(self) -> None:
         if not self.done:
@@ -70,20 +86,23 @@ class Once:
 class Sequence:
     """All jobs in the order in which they are put in, buffers with what holds them, and work that is put off.
 
+    Parameters
+    ----------
+    limits : for each buffer whose room work that is put off will give back, how many pieces of it may wait
+
     Attributes
     ----------
     jobs : dict of unit to list of Job
     tiles : int  tiles of K that are in the sequence
+    fits, full : see Schedule
     """
 
-    def __init__(self, units: Iterable[str], capacities: Mapping[str, int], delayed: Iterable[str]) -> None:
+    def __init__(self, units: Iterable[str], capacities: Mapping[str, int], delayed: Iterable[str], limits: Mapping[str, int]) -> None:
         self.jobs: dict[str, list[Job]] = {unit: [] for unit in units}
-        self.capacities = dict(capacities)
-        self.tiles = 0
-        self._used = dict.fromkeys(capacities, 0)
-        self._held: dict[str, collections.deque[tuple[int, Once | None]]] = {
-            name: collections.deque() for name in capacities
-        }
+        self.tiles, self.fits = 0, True
+        self.full: set[str] = set()
+        self._capacities, self._limits = capacities, limits
+        self._held: dict[str, list[tuple[int, Once]]] = {name: [] for name in limits}
         self._queues: dict[str, collections.deque[Once]] = {kind: collections.deque() for kind in delayed}
 
     def add(self, job: Job) -> Job:
@@ -95,16 +114,20 @@ class Sequence:
         """`job` takes slots of a buffer; called before the job is put in.
 
         The jobs that give back what it needs must be in the sequence before it. `release` puts the one in that will
-        give back these slots; None: the caller does, before anything else takes slots of this buffer.
+        give back these slots, and is made to where as many wait as may; None: the caller puts it in, before anything
+        else takes slots of this buffer.
         """
-        while self._used[buffer] + slots > self.capacities[buffer]:
-            freed, action = self._held[buffer].popleft()
-            if action is not None:
-                action.now()
-            self._used[buffer] -= freed
-        self._held[buffer].append((slots, release))
-        self._used[buffer] += slots
         job.takes.append((buffer, slots))
+        if release is None:
+            return
+        held = self._held[buffer]
+        held[:] = [entry for entry in held if not entry[1].through]
+        while len(held) >= self._limits[buffer]:
+            self.full.add(buffer)
+            held.pop(0)[1].now()
+            held[:] = [entry for entry in held if not entry[1].through]
+        held.append((slots, release))
+        self.fits &= sum(slots for slots, _ in held) <= self._capacities[buffer]
 
     def later(self, kind: str, once: Once, tiles: int) -> Once:
         """Put work off until so many further tiles of K are in the sequence."""

@@ -13,11 +13,11 @@ from ..trace import Trace
 from .compile import OPERATIONS, Program, check_units, compile_trace, cycles_by_unit
 from .machine import Run
 from .memory import FS_PER_S
+from .orders import fastest, fitting
 from .plan import Plan, plan_of
 from .replay import play_plan
 from .result import Result
 from .run import check_reach, pause_collection, result_of, simulate
-from .schedule import schedule
 from .steady import Steady, is_steady, steady
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Replayer:
         self._rates: dict[str, Steady | None] = {}
         self._stages = trace.items["stage"].to_numpy().astype(str)
         self._counters = {name: trace.items[name].to_numpy().astype(np.int64, copy=False) for name in OPERATIONS}
-        self._plans: collections.OrderedDict[str, tuple[Program, Plan]] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[str, tuple[Program, list[Plan]]] = collections.OrderedDict()
 
     def result(self, machine: Hardware | Gpu) -> Result:
         """Play it; errors as in `simulate`."""
@@ -95,9 +95,11 @@ class Replayer:
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
             program = compile_trace(self.trace, machine)
-            self._plans[key] = program, plan_of(schedule(program, machine), machine.memory.burst_bytes)
+            self._plans[key] = program, [plan_of(each, machine.memory.burst_bytes) for each in fitting(program, machine)]
         else:
             check_units(self._stages, self._counters, self.trace, machine)
         self._plans.move_to_end(key)
-        program, plan = self._plans[key]
-        return program, plan.with_cycles(cycles_by_unit(self._stages, self._counters, machine), machine.clock_hz)
+        program, plans = self._plans[key]
+        cycles, plain = cycles_by_unit(self._stages, self._counters, machine), machine.on_bandwidth()
+        plans = [plan.with_cycles(cycles, machine.clock_hz) for plan in plans]
+        return program, plans[fastest(plans, lambda plan: play_plan(plan, plain).end_fs, machine)]

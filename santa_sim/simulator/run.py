@@ -15,9 +15,9 @@ from . import accounting
 from .compile import Program, compile_trace
 from .machine import Run, play
 from .memory import FS_PER_S, BandwidthMemory
+from .orders import order
 from .ports import BankPort, DirectPort, MemoryPort
 from .result import Result
-from .schedule import schedule
 
 if TYPE_CHECKING:
     from ..hardware_gpu import Gpu
@@ -51,7 +51,7 @@ def simulate(trace: Trace, hardware: str | Path | Mapping | Hardware | Gpu = "ad
         return play_on_gpu(trace, machine, spans)
     with pause_collection():
         program = compile_trace(trace, machine)
-        run = play(schedule(program, machine), lambda env: _port(env, machine, program, spans), machine, spans, progress)
+        run = play(order(program, machine), lambda env: _port(env, machine, program, spans), machine, spans, progress)
     return result_of(trace, machine, program, run)
 
 
@@ -110,7 +110,7 @@ def record(trace: Trace, machine: Hardware) -> Run:
     """Play a trace as `simulate` does, and keep what every unit and DRAM channel did when."""
     with pause_collection():
         program = compile_trace(trace, machine)
-        return play(schedule(program, machine), lambda env: _port(env, machine, program, True), machine, True)
+        return play(order(program, machine), lambda env: _port(env, machine, program, True), machine, True)
 
 
 @contextlib.contextmanager

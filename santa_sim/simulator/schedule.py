@@ -8,12 +8,13 @@ becomes faster can only make everything earlier: there are no timing anomalies.
 The sequence. Tiles of K go in trace order. What waits for results (gathers of V, spilled stash, merges of spilled
 partials, write-backs) goes behind `lookahead_tiles` further tiles of K, first in first out, at most one of each kind
 per tile of K (two value items after a selection, which itself takes up much of the next head), the rest at the end;
-earlier only where a buffer would otherwise fill with work that nothing releases. Streams of V (dense) follow their
-tile of K, queries go as far ahead.
+earlier only where more would wait than `Waiting` lets. Streams of V (dense) follow their tile of K, queries go as far
+ahead. Which `Waiting` a machine has: see `orders`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from .compile import Group, Item, Program, Region, Rows
@@ -27,21 +28,48 @@ if TYPE_CHECKING:
 UNITS = ("dram", "score", "softmax", "stash_write", "stash_read", "budget", "selection", "sampler", "accumulate",
          "merge", "normalize", "output")  # fmt: skip
 _PRODUCERS = ("softmax", "budget", "accumulate", "merge", "output")  # what they write back waits in a buffer each
+WORK = ("weights", "stash_reads", "rows")  # buffers of what waits to be sampled, and for its rows
+EVERY = 2**62
 _DELAYED = ("select", "selected", "stash_read", "sample", "value", "merge", *_PRODUCERS)
 
 
-def schedule(program: Program, hardware: Hardware) -> Schedule:
-    """Put all jobs of a program into the order in which a machine does them."""
-    builder = _Builder(program, hardware)
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """How many pieces of work that was put off may wait, whatever the buffers hold.
+
+    Attributes
+    ----------
+    work : exponentials, or stash that was read, for their sampling; sampled tiles for their rows
+    writes : results for their write-back, of each unit that has some
+    outputs : outputs for theirs
+    """
+
+    work: int = EVERY
+    writes: int = EVERY
+    outputs: int = EVERY
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """By buffer."""
+        return {
+            **dict.fromkeys(WORK, self.work), **{f"{unit}_writes": self.writes for unit in _PRODUCERS}, "output_writes": self.outputs,
+        }  # fmt: skip
+
+
+def schedule(program: Program, hardware: Hardware, waiting: Waiting = Waiting()) -> Schedule:
+    """Put all jobs of a program into one order, which depends on the machine's look-aheads alone; whether the machine has room
+    for it is in `fits`."""
+    builder = _Builder(program, hardware, waiting)
     builder.build()
-    return Schedule(builder.sequence.jobs, builder.sequence.capacities)
+    sequence = builder.sequence
+    return Schedule(sequence.jobs, builder.capacities, sequence.fits, frozenset(sequence.full))
 
 
 class _Builder:
-    def __init__(self, program: Program, hardware: Hardware) -> None:
+    def __init__(self, program: Program, hardware: Hardware, waiting: Waiting) -> None:
         self.program, self.hw = program, hardware
         self.lookahead = hardware.lookahead_tiles
-        capacities = {
+        self.capacities = {
             "q_buffer": 2,
             "k_buffer": hardware.k_buffer.tiles,
             "v_buffer": hardware.v_buffer.tiles,
@@ -53,7 +81,7 @@ class _Builder:
             **{f"{unit}_writes": hardware.write_buffer.tiles for unit in _PRODUCERS},
             "output_writes": hardware.output.buffer_items,
         }
-        self.sequence = Sequence(UNITS, capacities, _DELAYED)
+        self.sequence = Sequence(UNITS, self.capacities, _DELAYED, waiting.limits)
         self.states = [GroupState(group) for group in program.groups]
         self.samples: dict[int, Once] = {}  # row of a value item -> its sampling
         self.values: dict[int, Once] = {}  # row -> its rows and their accumulation
@@ -142,7 +170,7 @@ class _Builder:
         softmax.gives.append(("scores", 1))
         values = state.direct.get(item.tile, [])
         if values:  # the exponentials wait on chip for the value items of this tile
-            self.sequence.take(softmax, "weights", self._weights_slots(item), Once(lambda: self._use_inputs(values)))
+            self.sequence.take(softmax, "weights", self._weights_slots(item), self._inputs(values))
         state.scored[item.tile] = self._produce(state, item, softmax)
         for value in values:
             self._queue_value(state, value)
@@ -152,10 +180,18 @@ class _Builder:
     def _weights_slots(self, score: Item) -> int:
         return self.hw.weights_buffer.slots(4 * score.exponentials)
 
+    def _inputs(self, values: list[Item]) -> Once:
+        """What frees the exponentials of some value items."""
+        users = self._users(values)
+        return Once(lambda: self._use_inputs(values), through=lambda: all(user.done for user in users))
+
     def _use_inputs(self, values: list[Item]) -> None:
-        """Put in what frees the exponentials of some value items: sampling, or products where there is none."""
-        for value in values:
-            (self.values if value.gather is None else self.samples)[value.row].now()
+        for user in self._users(values):
+            user.now()
+
+    def _users(self, values: list[Item]) -> list[Once]:
+        """Sampling, or products where there is none."""
+        return [(self.values if value.gather is None else self.samples)[value.row] for value in values]
 
     # On-chip stash and partials, and what doesn't fit there
 
@@ -284,7 +320,7 @@ class _Builder:
         spilled = [region for region in value.reads if region.kind != "v_read"]
         slots = self.hw.weights_buffer.slots(_useful_bytes(spilled, None))
         fetch = Job("dram", value.row, 0, [], spilled)
-        self.sequence.take(fetch, "stash_reads", slots, Once(lambda: self._use_inputs([value])))
+        self.sequence.take(fetch, "stash_reads", slots, self._inputs([value]))
         state.fetched[value.row] = (self.sequence.add(fetch), slots)
         self._queue_rows(value, self.lookahead)
 

@@ -67,8 +67,8 @@ def test_same_result_on_random_machines(traces, data):
 def test_a_plan_is_shared_where_only_the_memory_or_the_energies_differ(traces, monkeypatch):
     from santa_sim.simulator import replayer as module
 
-    made, plan_of = [], module.plan_of
-    monkeypatch.setattr(module, "plan_of", lambda *arguments: (made.append(1), plan_of(*arguments))[1])
+    made, fitting = [], module.fitting
+    monkeypatch.setattr(module, "fitting", lambda *arguments: (made.append(1), fitting(*arguments))[1])
     replayer = Replayer(traces[4])
     for memory in ({"dram": "hbm3"}, {"dram": "hbm2e"}, {"dram": "hbm3", "dram_changes": {"organization": {"channels": 4}}}):
         equal(traces[4], {"base": "mac_hbm3", "memory": memory, "gather": {"outstanding": 9}}, replayer)
