@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..hardware_model import MemoryModel
 
 FS_PER_S = 10**15
+_TOO_LATE_FS = 92 * 10**17  # beyond what a run may take, and short of 2**63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,76 +89,111 @@ class BandwidthMemory:
     """
 
     def __init__(self, model: MemoryModel) -> None:
-        self.burst_bytes = model.burst_bytes
+        self.burst_bytes, self.page_bytes = model.burst_bytes, model.page_bytes
         self.bandwidth_bytes_per_s = model.bandwidth_bytes_per_s
-        whole, rest = divmod(model.burst_bytes * FS_PER_S, model.bandwidth_bytes_per_s)
-        # [burst fs, burst remainder, remainder modulus, latency fs, burst bytes, page bytes]
-        self._constants = np.array(
-            [whole, rest, model.bandwidth_bytes_per_s, round(Fraction(model.latency_s) * FS_PER_S), model.burst_bytes,
-             model.page_bytes], np.int64)  # fmt: skip
-        self._state = np.array([0, 0, -1, 0], np.int64)  # [bus free fs, its remainder, open page, activates]
+        self.bus = Bus.of(model)
+        self._open, self._activates = -1, 0
         self._bursts = [0, 0]
 
     @property
     def bus_free_fs(self) -> int:
         """When the bus has moved all that was asked for [fs], rounded down."""
-        return int(self._state[0])
+        return int(self.bus.state[0])
 
     def request(self, now_fs: int, addresses: np.ndarray, write: bool) -> int:
-        self._bursts[write] += len(addresses)
-        return int(_stream(self._state, self._constants, now_fs, addresses))
+        self._count(addresses, write)
+        return int(stream(self.bus, now_fs, len(addresses)))
 
     def gather(self, addresses: np.ndarray, row_ends: np.ndarray, ready_fs: np.ndarray, window: Window) -> int:
-        self._bursts[0] += len(addresses)
-        return int(
-            _gather(self._state, self._constants, addresses, row_ends, ready_fs, window.completions, window.head)
-        )
+        self._count(addresses, False)
+        return int(gather(self.bus, row_ends, ready_fs, window.completions, window.head))
+
+    def _count(self, addresses: np.ndarray, write: bool) -> None:
+        self._bursts[write] += len(addresses)
+        if len(addresses):
+            self._activates += int(page_changes(addresses, self.page_bytes, self._open))
+            self._open = int(addresses[-1]) // self.page_bytes
 
     def report(self) -> MemoryReport:
         moved = sum(self._bursts) * self.burst_bytes
-        return MemoryReport(*self._bursts, int(self._state[3]), moved / self.bandwidth_bytes_per_s)
+        return MemoryReport(*self._bursts, self._activates, moved / self.bandwidth_bytes_per_s)
+
+
+class Bus(NamedTuple):
+    """A data bus: when it is free, int64 [2] [fs, remainder], and int64 [4]: a burst's time [fs], its remainder, the
+    remainder's modulus, the latency [fs]."""
+
+    state: np.ndarray
+    constants: np.ndarray
+
+    @classmethod
+    def of(cls, model: MemoryModel) -> Bus:
+        """The bus of a memory of bandwidth and latency."""
+        whole, rest = divmod(model.burst_bytes * FS_PER_S, model.bandwidth_bytes_per_s)
+        return cls.free(whole, rest, model.bandwidth_bytes_per_s, round(Fraction(model.latency_s) * FS_PER_S))
+
+    @classmethod
+    def free(cls, whole_fs: int, rest: int, modulus: int, latency_fs: int) -> Bus:
+        """One that is free from the start."""
+        return cls(np.zeros(2, np.int64), np.array([whole_fs, rest, modulus, latency_fs], np.int64))
 
 
 @njit(cache=True)
-def _move(state, constants, ready_fs, address):
-    """Put one burst on the bus, no earlier than `ready_fs`."""
+def page_changes(addresses, page_bytes, page):
+    """How often the page changes in these requests, after one of `page`."""
+    changes = 0
+    for address in addresses:
+        if address // page_bytes != page:
+            page = address // page_bytes
+            changes += 1
+    return changes
+
+
+@njit(cache=True)
+def _move(bus, ready_fs, bursts):
+    """Put bursts on the bus, no earlier than `ready_fs`."""
+    state, constants = bus.state, bus.constants
     if ready_fs > state[0]:
         state[0] = ready_fs
         state[1] = 0
-    state[0] += constants[0]
-    state[1] += constants[1]
-    if state[1] >= constants[2]:
-        state[0] += 1
-        state[1] -= constants[2]
-    page = address // constants[5]
-    if page != state[2]:
-        state[2] = page
-        state[3] += 1
+    if bursts > (_TOO_LATE_FS - state[0]) // max(constants[0], 1):
+        state[0] = _TOO_LATE_FS
+        return
+    state[0] += bursts * constants[0]
+    while bursts > 0:  # bursts x remainder fits into 64 bits
+        some = min(bursts, 2**62 // max(constants[1], 1))
+        rest = state[1] + some * constants[1]
+        state[0] += rest // constants[2]
+        state[1] = rest % constants[2]
+        bursts -= some
 
 
 @njit(cache=True)
-def _completion(state, constants):
-    return state[0] + (1 if state[1] > 0 else 0) + constants[3]
+def _completion(bus):
+    return bus.state[0] + (1 if bus.state[1] > 0 else 0) + bus.constants[3]
 
 
 @njit(cache=True)
-def _stream(state, constants, now_fs, addresses):
-    for address in addresses:
-        _move(state, constants, now_fs, address)
-    return _completion(state, constants) if len(addresses) else now_fs
+def stream(bus, now_fs, bursts):
+    """Move bursts from now on; when the last completes."""
+    if bursts == 0:
+        return now_fs
+    _move(bus, now_fs, bursts)
+    return _completion(bus)
 
 
 @njit(cache=True)
-def _gather(state, constants, addresses, row_ends, ready_fs, completions, head):
+def gather(bus, row_ends, ready_fs, completions, head):
+    """Move rows, of bursts up to row_ends[row], each when it is known and there is room in the window; when the last completes."""
     size = len(completions)
     first = 0
     last = ready_fs[-1]
     for row in range(len(row_ends)):
         place = head[0] % size
         issue = max(ready_fs[row], completions[place])
-        for i in range(first, row_ends[row]):
-            _move(state, constants, issue, addresses[i])
-        done = max(issue, _completion(state, constants))
+        if row_ends[row] > first:
+            _move(bus, issue, row_ends[row] - first)
+        done = max(issue, _completion(bus))
         completions[place] = done
         head[0] = place + 1
         first = row_ends[row]

@@ -14,7 +14,7 @@ import numpy as np
 
 from .compile import TRAFFIC, addresses_of, addresses_of_rows
 from .jobs import Job, Schedule
-from .memory import cycles_fs
+from .memory import cycles_fs, page_changes
 from .stalls import cause_of
 
 _NOTHING = np.zeros(0, np.int64)
@@ -47,18 +47,44 @@ class Tables(NamedTuple):
     dram: int  # number of the unit that hands requests to the memory
 
 
+class Requests:
+    """Burst addresses of what memory jobs ask for, each made once for all orders of a program, which share their parts."""
+
+    def __init__(self, burst_bytes: int) -> None:
+        self.burst_bytes = burst_bytes
+        self._streams: dict[tuple[int, ...], tuple[np.ndarray, list[int]]] = {}
+        self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def stream(self, job: Job) -> tuple[np.ndarray, list[int]]:
+        """Addresses of a job's regions, and how many each adds."""
+        key = tuple(map(id, job.regions))
+        if key not in self._streams:
+            self._streams[key] = addresses_of(job.regions, self.burst_bytes)
+        return self._streams[key]
+
+    def gather(self, job: Job) -> tuple[np.ndarray, np.ndarray]:
+        """Addresses of a job's rows, and where each row's end."""
+        if id(job.rows) not in self._rows:
+            self._rows[id(job.rows)] = addresses_of_rows(job.rows, self.burst_bytes)
+        return self._rows[id(job.rows)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A schedule, ready to be played on a memory of some burst size.
+    """A schedule, ready to be played on a memory of some burst size; without the addresses of its requests it can be played on
+    one of bandwidth and latency (see `with_addresses`).
 
     Attributes
     ----------
+    schedule, requests : what it was made of
     units : dict of unit to [first, end) of its jobs;  buffers, causes : names of the numbers in `tables`
     bursts, useful_bytes : dict of traffic kind to int
     rows : int64  trace row of each job
     widest_row : bytes of the longest gathered row
     """
 
+    schedule: Schedule
+    requests: Requests
     units: dict[str, tuple[int, int]]
     buffers: list[str]
     causes: list[str]
@@ -87,8 +113,28 @@ class Plan:
         return dataclasses.replace(self, tables=self.tables._replace(duration_fs=duration_fs))
 
 
-def plan_of(schedule: Schedule, burst_bytes: int) -> Plan:
-    """Tables of a schedule for a memory with such bursts."""
+    def with_addresses(self) -> Plan:
+        """The same, ready for any memory."""
+        jobs = [job for jobs in self.schedule.jobs.values() for job in jobs]
+        stream = [self.requests.stream(job)[0] for job in jobs if job.regions]
+        gather = [self.requests.gather(job)[0] for job in jobs if job.rows is not None]
+        tables = self.tables._replace(stream=np.concatenate([_NOTHING, *stream]), gather=np.concatenate([_NOTHING, *gather]))
+        return dataclasses.replace(self, tables=tables)
+
+    def activates(self, page_bytes: int) -> int:
+        """Changes of page in the order of requests; of a plan with addresses."""
+        t, changes, page = self.tables, 0, -1
+        for job in range(*self.units["dram"]):
+            for at, addresses in ((t.stream_at, t.stream), (t.gather_at, t.gather)):
+                asked = addresses[at[job] : at[job + 1]]
+                if len(asked):
+                    changes += int(page_changes(asked, page_bytes, page))
+                    page = int(asked[-1]) // page_bytes
+        return changes
+
+
+def plan_of(schedule: Schedule, requests: Requests) -> Plan:
+    """Tables of a schedule for a memory with the bursts of `requests`, without addresses."""
     number: dict[Job, int] = {}
     units, first = {}, [0]
     for unit, jobs in schedule.jobs.items():
@@ -103,31 +149,33 @@ def plan_of(schedule: Schedule, burst_bytes: int) -> Plan:
     bursts, useful = dict.fromkeys(TRAFFIC, 0), dict.fromkeys(TRAFFIC, 0)
     streams, gathers, ends, asks = [], [], [], []
     for job in jobs:
-        streams.append(_NOTHING)
-        gathers.append(_NOTHING)
+        streams.append(0)
+        gathers.append(0)
         ends.append(_NOTHING)
         asks.append(bool(job.regions) + (job.rows is not None))
         if job.regions:
-            streams[-1], counts = addresses_of(job.regions, burst_bytes)
+            addresses, counts = requests.stream(job)
+            streams[-1] = len(addresses)
             for region, count in zip(job.regions, counts):
                 bursts[region.kind] += count
                 useful[region.kind] += region.useful_bytes
         if job.rows is not None:
-            gathers[-1], ends[-1] = addresses_of_rows(job.rows, burst_bytes)
-            bursts[job.rows.kind] += len(gathers[-1])
+            addresses, ends[-1] = requests.gather(job)
+            gathers[-1] = len(addresses)
+            bursts[job.rows.kind] += len(addresses)
             useful[job.rows.kind] += job.rows.useful_bytes
     slots = [_pairs([[(place[name], n) for name, n in entries] for entries in lists])
              for lists in ([job.takes for job in jobs], [job.gives for job in jobs], [job.gives_at_start for job in jobs])]  # fmt: skip
     after_at, after = _joined([np.array([number[before] for before in job.after], np.int64) for job in jobs])
-    (stream_at, stream), (gather_at, gather), (row_at, row_end) = (_joined(lists) for lists in (streams, gathers, ends))
+    stream_at, gather_at, (row_at, row_end) = np.cumsum([0, *streams]), np.cumsum([0, *gathers]), _joined(ends)
     tables = Tables(
         np.array(first), np.array([job.duration_fs for job in jobs], np.int64), after_at, after, *slots[0], *slots[1], *slots[2],
         np.array([causes[cause_of(job)] for job in jobs], np.int64), np.array(asks, np.int64),
-        np.array([job.write for job in jobs], np.bool_), stream_at, stream, gather_at, gather, row_at, row_end,
+        np.array([job.write for job in jobs], np.bool_), stream_at, _NOTHING, gather_at, _NOTHING, row_at, row_end,
         np.array([schedule.capacities[name] for name in buffers], np.int64), list(units).index("dram"),
     )  # fmt: skip
     widest = max((job.rows.row_bytes for job in jobs if job.rows is not None), default=1)
-    return Plan(units, buffers, list(causes), tables, bursts, useful, np.array([job.row for job in jobs], np.int64), widest)
+    return Plan(schedule, requests, units, buffers, list(causes), tables, bursts, useful, np.array([job.row for job in jobs], np.int64), widest)
 
 
 def _joined(lists: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from numba import njit
 from .dram import Dram, core
 from .dram import layout as L
 from .dram.memory import END_OF_TIME
-from .memory import _gather, _stream
+from .memory import gather, stream
 from .ports import GATHER, STREAM, WRITE
 from .replay_units import EVENTS, GATHER_FREE, NOW, go_on, moved, step
 
@@ -33,14 +33,14 @@ def _address_times(t, x, pace, job):
 
 
 @njit(cache=True)
-def play_direct(t, x, pace, state, constants, completions, head):
+def play_direct(t, x, pace, bus, completions, head):
     """Play a machine with a memory of bandwidth and latency to the end.
 
     Parameters
     ----------
     t : Tables;  x : Live, changed
     pace : int64 [4]  addresses a cycle of the gather engine; femtoseconds of a cycle, the remainder, its modulus
-    state, constants : int64 vectors of a `BandwidthMemory`;  completions, head : of a `Window`
+    bus : Bus, changed;  completions, head : of a `Window`
 
     Returns
     -------
@@ -50,12 +50,12 @@ def play_direct(t, x, pace, state, constants, completions, head):
         job = go_on(t, x)
         while job >= 0:
             now = x.counters[NOW]
-            if t.stream_at[job + 1] > t.stream_at[job]:
-                moved(x, _stream(state, constants, now, t.stream[t.stream_at[job] : t.stream_at[job + 1]]), job)
+            bursts = t.stream_at[job + 1] - t.stream_at[job]
+            if bursts > 0:
+                moved(x, stream(bus, now, bursts), job)
             if t.row_at[job + 1] > t.row_at[job]:
-                ready = _address_times(t, x, pace, job)
-                bursts, ends = t.gather[t.gather_at[job] : t.gather_at[job + 1]], t.row_end[t.row_at[job] : t.row_at[job + 1]]
-                moved(x, _gather(state, constants, bursts, ends, ready, completions, head), job)
+                ready, ends = _address_times(t, x, pace, job), t.row_end[t.row_at[job] : t.row_at[job + 1]]
+                moved(x, gather(bus, ends, ready, completions, head), job)
             job = go_on(t, x)
         if x.counters[EVENTS] == 0:
             return FINE

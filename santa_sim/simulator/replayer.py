@@ -14,8 +14,8 @@ from .compile import OPERATIONS, Program, check_units, compile_trace, cycles_by_
 from .machine import Run
 from .memory import FS_PER_S
 from .orders import fastest, fitting
-from .plan import Plan, plan_of
-from .replay import play_plan
+from .plan import Plan, Requests, plan_of
+from .replay import end_fs, play_plan
 from .result import Result
 from .run import check_reach, pause_collection, result_of, simulate
 from .steady import Steady, is_steady, steady
@@ -35,6 +35,15 @@ _KEPT_OF = {
 }  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A program, a plan of each order that fits, and with addresses those that were followed."""
+
+    program: Program
+    plans: list[Plan]
+    ready: dict[int, Plan]
+
+
 class Replayer:
     """Plays a trace on machines, one after another; each result is what `simulate` gives, without spans.
 
@@ -52,17 +61,17 @@ class Replayer:
         self._rates: dict[str, Steady | None] = {}
         self._stages = trace.items["stage"].to_numpy().astype(str)
         self._counters = {name: trace.items[name].to_numpy().astype(np.int64, copy=False) for name in OPERATIONS}
-        self._plans: collections.OrderedDict[str, tuple[Program, list[Plan]]] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[str, _Made] = collections.OrderedDict()
 
     def result(self, machine: Hardware | Gpu) -> Result:
         """Play it; errors as in `simulate`."""
         if not hasattr(machine, "memory") or not hasattr(machine, "gather"):
             return simulate(self.trace, machine)  # a GPU
         with pause_collection():
-            program, plan = self._plan(machine)
+            program, shared, plan = self._plan(machine)
             if machine.memory.model == "banks":
                 check_reach(program, machine)
-            rate = self._rate(plan, machine) if self.shortcut and machine.memory.model == "banks" else None
+            rate = self._rate(shared, machine) if self.shortcut and machine.memory.model == "banks" else None
             result = result_of(self.trace, machine, program, play_plan(plan, machine, rate))
         if rate is not None:
             notes = [*result.notes, "DRAM shortcut: its rate on a sample of this trace's requests stands for the banks"]
@@ -72,7 +81,7 @@ class Replayer:
     def played(self, machine: Hardware) -> tuple[Program, Run]:
         """A trace's program on an accelerator, and what its run measured, for whoever accounts for it anew (`run.result_of`)."""
         with pause_collection():
-            program, plan = self._plan(machine)
+            program, _, plan = self._plan(machine)
             return program, play_plan(plan, machine)
 
     def _rate(self, plan: Plan, machine: Hardware) -> Steady | None:
@@ -86,7 +95,8 @@ class Replayer:
             self._rates[key] = steady(plan, machine.memory.config, round(machine.memory.controller_latency_s * FS_PER_S))
         return self._rates[key]
 
-    def _plan(self, machine: Hardware) -> tuple[Program, Plan]:
+    def _plan(self, machine: Hardware) -> tuple[Program, Plan, Plan]:
+        """A machine's program, the plan that it follows as it is shared, and with this machine's cycles."""
         fields = machine.model_dump(exclude=_NOT_IN_PLAN)
         for unit, kept in _KEPT_OF.items():
             fields[unit] = None if fields[unit] is None else {name: fields[unit][name] for name in kept}
@@ -95,11 +105,15 @@ class Replayer:
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
             program = compile_trace(self.trace, machine)
-            self._plans[key] = program, [plan_of(each, machine.memory.burst_bytes) for each in fitting(program, machine)]
+            requests = Requests(machine.memory.burst_bytes)
+            self._plans[key] = _Made(program, [plan_of(each, requests) for each in fitting(program, machine)], {})
         else:
             check_units(self._stages, self._counters, self.trace, machine)
         self._plans.move_to_end(key)
-        program, plans = self._plans[key]
-        cycles, plain = cycles_by_unit(self._stages, self._counters, machine), machine.on_bandwidth()
-        plans = [plan.with_cycles(cycles, machine.clock_hz) for plan in plans]
-        return program, plans[fastest(plans, lambda plan: play_plan(plan, plain).end_fs, machine)]
+        made, plain = self._plans[key], machine.on_bandwidth()
+        cycles = cycles_by_unit(self._stages, self._counters, machine)
+        chosen = fastest(made.plans, lambda plan: end_fs(plan.with_cycles(cycles, machine.clock_hz), plain), machine)
+        if chosen not in made.ready:
+            made.ready[chosen] = made.plans[chosen].with_addresses()
+        plan = made.ready[chosen]
+        return made.program, plan, plan.with_cycles(cycles, machine.clock_hz)

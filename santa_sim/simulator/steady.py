@@ -17,7 +17,7 @@ import numpy as np
 from .dram import Dram, Port
 from .dram.energy import charge
 from .dram.memory import END_OF_TIME
-from .memory import FS_PER_S, MemoryReport
+from .memory import FS_PER_S, Bus, MemoryReport
 from .ports import GATHER, STREAM, WRITE
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class Steady:
     per_burst: dict[str, float]
     active_share: float
 
-    def constants(self, burst_bytes: int) -> np.ndarray:
-        """What `memory.BandwidthMemory` works with."""
+    @property
+    def bus(self) -> Bus:
+        """A bus that moves bursts at this rate."""
         whole = int(self.burst_fs)
-        rest = round((self.burst_fs - whole) * _MODULUS)
-        return np.array([whole, min(rest, _MODULUS - 1), _MODULUS, self.latency_fs, burst_bytes, 2**40], np.int64)
+        return Bus.free(whole, min(round((self.burst_fs - whole) * _MODULUS), _MODULUS - 1), _MODULUS, self.latency_fs)
 
     def report(self, machine: Hardware, moved: list[int], end_fs: int) -> MemoryReport:
         """What the whole run's commands and energy come to."""

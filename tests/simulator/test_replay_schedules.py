@@ -12,7 +12,7 @@ from santa_sim.simulator.compile import Region, Rows
 from santa_sim.simulator.jobs import Job, Schedule
 from santa_sim.simulator.machine import play
 from santa_sim.simulator.memory import FS_PER_S, BandwidthMemory
-from santa_sim.simulator.plan import plan_of
+from santa_sim.simulator.plan import Requests, plan_of
 from santa_sim.simulator.ports import BankPort, DirectPort
 from santa_sim.simulator.replay import play_plan
 
@@ -40,7 +40,7 @@ def both(schedule, machine):
             return DirectPort(env, BandwidthMemory(machine.memory), machine.gather.outstanding)
         return BankPort(env, machine.memory.config, machine.gather.outstanding * bursts, round(machine.memory.controller_latency_s * FS_PER_S))
 
-    compiled = play_plan(plan_of(schedule, machine.memory.burst_bytes), machine)
+    compiled = play_plan(plan_of(schedule, Requests(machine.memory.burst_bytes)).with_addresses(), machine)
     told = play(schedule, port, machine)
     return told, compiled
 
