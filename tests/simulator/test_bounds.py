@@ -1,8 +1,8 @@
 """Closed forms that bound the simulator, pipelines by hand, and resources: less of one never makes a run faster."""
 
 import dataclasses
+import math
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +16,7 @@ from santa_sim.simulator.machine import play
 from santa_sim.simulator.memory import BandwidthMemory
 from santa_sim.simulator.orders import order
 from santa_sim.simulator.ports import DirectPort
+from santa_sim.simulator.schedule import Waiting, schedule
 
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MANY, ROOM = 10**9, {"tiles": 10**6, "tile_bytes": 2**30}
@@ -132,14 +133,13 @@ def test_two_stages_event_by_event(pieces, places, tiny_machine):
         assert [(s.start_fs, s.end_fs) for s in run.spans if s.unit == unit] == wanted
 
 
-# Less of something
-
+# Random machines
 
 shapes = st.fixed_dictionaries(
     {
         "method": st.sampled_from(["prop", "flash", "sdpa", "topk"]),
         "score": st.sampled_from(["exact", "bernoulli"]),
-        "n_k": st.lists(st.integers(1, 200), min_size=1, max_size=2),
+        "n_k": st.lists(st.integers(1, 130), min_size=1, max_size=2),
         "kv_heads": st.integers(1, 3),
         "g": st.integers(1, 2),
         "d": st.sampled_from([2, 16, 24]),
@@ -153,56 +153,124 @@ shapes = st.fixed_dictionaries(
 
 @st.composite
 def machines(draw):
-    few, size, lanes = st.integers(1, 5), st.sampled_from([64, 500, 4096]), st.integers(1, 100)
+    few, size = st.integers(1, 5), st.sampled_from([64, 500, 4096])
+    lanes = st.integers(1, 200)
     weights = draw(few)
     return {
+        "clock_hz": draw(st.sampled_from([10**9, 777_777_777, 3 * 10**9])),
         "lookahead_tiles": draw(st.integers(0, weights)),
-        "memory": {"bandwidth_bytes_per_s": draw(st.sampled_from([10**10, 64 * 10**9])), "latency_s": draw(st.sampled_from([0.0, 1e-7]))},
+        "memory": {
+            "bandwidth_bytes_per_s": draw(st.sampled_from([10**10, 64 * 10**9, 819_200_000_000])),
+            "latency_s": draw(st.sampled_from([0.0, 1e-8, 1e-7])),
+            "burst_bytes": draw(st.sampled_from([32, 64])),
+        },
         "k_buffer": {"tiles": draw(few), "tile_bytes": draw(size)},
         "v_buffer": {"tiles": draw(few), "tile_bytes": draw(size)},
         "weights_buffer": {"tiles": weights, "tile_bytes": draw(size)},
         "write_buffer": {"tiles": draw(few), "tile_bytes": draw(size)},
         "score": {"mac_lanes": draw(lanes), "adder_lanes": draw(lanes), "queue_tiles": draw(few)},
         "softmax": {"lanes": draw(lanes)},
-        "stash": {"bytes": draw(st.sampled_from([0, 100, 1000, 10**6])), "port_bytes_per_cycle": draw(lanes)},
-        "sampler": {"lanes": draw(lanes), "queue_tiles": draw(few)},
+        "stash": {"bytes": draw(st.sampled_from([0, 100, 1000, 5000, 10**6])), "port_bytes_per_cycle": draw(lanes)},
+        "budget": {"lanes": draw(lanes)},
+        "selection": {"compares_per_cycle": draw(lanes), "lookahead_tiles": draw(few)},
+        "sampler": {
+            "lanes": draw(lanes),
+            "adders_per_lane": draw(few),
+            "queue_tiles": draw(few),
+            "random_numbers_per_cycle": draw(lanes),
+            "search_compares_per_cycle": draw(lanes),
+        },
         "gather": {"addresses_per_cycle": draw(few), "outstanding": draw(st.integers(1, 40)), "queue_items": draw(few)},
         "accumulate": {"lanes": draw(lanes)},
+        "merge": {"lanes": draw(lanes), "lookahead_tiles": draw(st.integers(0, 5))},
+        "normalize": {"lanes": draw(lanes)},
         "output": {"port_bytes_per_cycle": draw(lanes), "buffer_items": draw(few)},
-    }  # fmt: skip
+    }
 
 
-# All but the stash, whose size decides what crosses DRAM (rates: tests/simulator/test_machine.py)
+@SLOW
+@given(shape=shapes, machine=machines())
+def test_every_run_ends_and_obeys_the_laws(shape, machine, make_trace, tiny_machine):
+    trace, hardware = make_trace(**shape), tiny_machine(**machine)
+    result = simulate(trace, hardware)
+    assert all(0 <= share <= 1 for share in result.utilization.values())
+    assert result.latency_s >= max(result.busy_s.values()) * (1 - 1e-12)
+    assert result.latency_s >= result.traffic_bytes["total"] / hardware.memory.bandwidth_bytes_per_s
+    assert result.memory["achieved_bandwidth_bytes_per_s"] <= hardware.memory.bandwidth_bytes_per_s
+    assert result.utilization[result.bound_by] == max(result.utilization.values())
+    assert result.cycles == math.ceil(result.latency_s * hardware.clock_hz * (1 - 1e-12))
+    # bytes of the trace = bytes served = bytes charged
+    burst = hardware.memory.burst_bytes
+    reads = sum(n for kind, n in result.traffic_bytes.items() if kind.endswith("read"))
+    writes = sum(n for kind, n in result.traffic_bytes.items() if kind.endswith("write"))
+    assert result.traffic_bytes["total"] == reads + writes
+    assert (reads, writes) == (result.memory["read_bursts"] * burst, result.memory["write_bursts"] * burst)
+    assert result.energy_breakdown_j["dram_read"] == pytest.approx(reads * 8e-12)
+    assert result.energy_breakdown_j["dram_write"] == pytest.approx(writes * 8e-12)
+    assert all(result.useful_bytes[kind] <= n for kind, n in result.traffic_bytes.items())
+    assert result.energy_j == math.fsum(result.energy_breakdown_j.values())
+
+
+RATES = [("clock_hz",), ("memory", "bandwidth_bytes_per_s"), ("score", "mac_lanes"), ("score", "adder_lanes"), ("softmax", "lanes"),
+         ("stash", "port_bytes_per_cycle"), ("budget", "lanes"), ("selection", "compares_per_cycle"), ("sampler", "lanes"),
+         ("sampler", "adders_per_lane"), ("sampler", "random_numbers_per_cycle"), ("sampler", "search_compares_per_cycle"),
+         ("gather", "addresses_per_cycle"), ("gather", "outstanding"), ("accumulate", "lanes"), ("merge", "lanes"),
+         ("normalize", "lanes"), ("output", "port_bytes_per_cycle")]  # fmt: skip
+# All but the stash, whose size decides what crosses DRAM.
 ROOMS = [("k_buffer", "tiles"), ("k_buffer", "tile_bytes"), ("v_buffer", "tiles"), ("v_buffer", "tile_bytes"),
          ("weights_buffer", "tiles"), ("weights_buffer", "tile_bytes"), ("write_buffer", "tiles"), ("write_buffer", "tile_bytes"),
          ("score", "queue_tiles"), ("sampler", "queue_tiles"), ("gather", "queue_items"), ("output", "buffer_items")]  # fmt: skip
 
 
-@settings(SLOW, max_examples=120)
-@given(shape=shapes, machine=machines(), path=st.sampled_from(ROOMS), more=st.integers(1, 6))
-def test_less_room_is_never_faster(shape, machine, path, more, make_trace, tiny_machine):
-    trace, (unit, field) = make_trace(**shape), path
-    roomy = machine | {unit: machine[unit] | {field: machine[unit][field] * (more + 1)}}
-    small, large = (simulate(trace, tiny_machine(**fields)) for fields in (machine, roomy))
-    assert large.latency_s <= small.latency_s
+def times(fields, path, factor):
+    if len(path) == 1:
+        return fields | {path[0]: fields[path[0]] * factor}
+    return fields | {path[0]: times(fields[path[0]], path[1:], factor)}
+
+
+def ends(plan, hardware):
+    """(unit, row, end) of every piece of work."""
+    port = lambda env: DirectPort(env, BandwidthMemory(hardware.memory), hardware.gather.outstanding)  # noqa: E731
+    return sorted((span.unit, span.row, span.end_fs) for span in play(plan, port, hardware, True).spans)
+
+
+def none_later(before, after):
+    return all(a[:2] == b[:2] and a[2] <= b[2] for b, a in zip(before, after, strict=True))
+
+
+@settings(SLOW, max_examples=200)
+@given(shape=shapes, machine=machines(), path=st.sampled_from(RATES + ROOMS), factor=st.integers(2, 7))
+def test_less_of_anything_is_never_faster(shape, machine, path, factor, make_trace, tiny_machine):
+    trace = make_trace(**shape)
+    less, more = (simulate(trace, tiny_machine(**fields)) for fields in (machine, times(machine, path, factor)))
+    assert more.latency_s <= less.latency_s
 
 
 @SLOW
-@given(shape=shapes, machine=machines(), data=st.data(), more=st.integers(1, 5))
-def test_in_one_order_more_room_delays_nothing(shape, machine, data, more, make_trace, tiny_machine):
-    trace, hardware = make_trace(**shape), tiny_machine(**machine)
-    plan = order(compile_trace(trace, hardware), hardware)
-    buffer = data.draw(st.sampled_from(sorted(plan.capacities)))
-    ends = []
-    for extra in (0, more):
-        roomy = dataclasses.replace(plan, capacities=plan.capacities | {buffer: plan.capacities[buffer] + extra})
-        port = lambda env: DirectPort(env, BandwidthMemory(hardware.memory), hardware.gather.outstanding)  # noqa: E731
-        ends.append(np.array([s.end_fs for s in sorted(play(roomy, port, hardware, True).spans, key=lambda s: (s.unit, s.row, s.end_fs))]))
-    assert (ends[1] <= ends[0]).all()
+@given(shape=shapes, machine=machines(), path=st.sampled_from(RATES), data=st.data())
+def test_in_one_order_more_of_anything_delays_nothing(shape, machine, path, data, make_trace, tiny_machine):
+    trace, less, more = make_trace(**shape), tiny_machine(**machine), tiny_machine(**times(machine, path, 2))
+    slow, fast = (schedule(compile_trace(trace, hardware), hardware, Waiting(1, 1, 1)) for hardware in (less, more))
+    buffer = data.draw(st.sampled_from(sorted(slow.capacities)))
+    roomy = dataclasses.replace(fast, capacities=fast.capacities | {buffer: 2 * fast.capacities[buffer]})
+    first, second, third = ends(slow, less), ends(fast, more), ends(roomy, more)
+    assert none_later(first, second) and none_later(second, third)
 
 
-BANKS = [("weights_buffer", "tiles"), ("gather", "queue_items"), ("output", "buffer_items"), ("score", "mac_lanes"), ("softmax", "lanes"), ("accumulate", "lanes"), ("sampler", "lanes"), ("gather", "outstanding"),
-         ("gather", "addresses_per_cycle"), ("k_buffer", "tiles"), ("score", "queue_tiles"), ("stash", "port_bytes_per_cycle"),
+@SLOW
+@given(shape=shapes, machine=machines())
+def test_raising_sram_never_raises_dram_bytes(shape, machine, make_trace, tiny_machine):
+    trace = make_trace(**shape)
+    totals = []
+    for size in (0, 64, 100, 1000, 4096, 10**5):
+        result = simulate(trace, tiny_machine(**machine | {"stash": {"bytes": size}}))
+        totals.append(result.traffic_bytes["total"])
+    assert totals == sorted(totals, reverse=True)
+    assert result.traffic_bytes["stash_write"] == result.traffic_bytes["partials_read"] == 0
+
+
+BANKS = [("score", "mac_lanes"), ("softmax", "lanes"), ("accumulate", "lanes"), ("sampler", "lanes"), ("gather", "outstanding"),
+         ("gather", "queue_items"), ("weights_buffer", "tiles"), ("output", "buffer_items"), ("gather", "addresses_per_cycle"), ("k_buffer", "tiles"), ("score", "queue_tiles"), ("stash", "port_bytes_per_cycle"),
          ("v_buffer", "tiles"), ("clock_hz",)]  # fmt: skip
 
 
