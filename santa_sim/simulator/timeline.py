@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,15 +101,15 @@ def write(path: str | Path, trace: Trace, machine: Hardware, run: Run, result: R
             for cause, start, end in channel_segments(run, channel):
                 packets.slice(track, words(cause), "work" if cause in (READ, WRITE) else "stall", start, end, [])
             for cause, start, end in _after(channel, run.end_fs):
-                packets.slice(track, f"{words(cause)} after the end", "work", start, end, [])
+                packets.slice(track, f"{words(cause)} after the end", "work" if cause == WRITE else "stall", start, end, [])
         packets.flush()
 
 
-def _after(channel: Channel, end_fs: int) -> Iterator[tuple[str, int, int]]:
-    """Bursts of a channel's write buffer that are written out when the machine has done."""
-    for start, end in channel.writes:
-        if end > end_fs:
-            yield WRITE, max(int(start), end_fs), int(end)
+def _after(channel: Channel, end_fs: int) -> list[tuple[str, int, int]]:
+    """What a channel did, as in `channel_segments`, from when the machine has done to when the write buffer is written out."""
+    last = int(channel.writes[-1, 1]) if len(channel.writes) else 0
+    segments = paint([(WRITE, channel.writes), (BANK, channel.queued), (WINDOW, channel.asked)], last)
+    return [(cause, max(start, end_fs), end) for cause, start, end in segments if end > end_fs]
 
 
 class _Packets:
