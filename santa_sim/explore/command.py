@@ -88,8 +88,12 @@ def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
     from .sweep_spec import load_sweep
 
     checked = load_sweep(spec)
-    with Progress() as progress:
-        run_sweep(checked, Path(output), jobs=jobs, scheduler=scheduler, yes=yes, progress=progress)
+    try:
+        with Progress() as progress:
+            run_sweep(checked, Path(output), jobs=jobs, scheduler=scheduler, yes=yes, progress=progress)
+    except KeyboardInterrupt:
+        click.echo("stopped; what is done is kept: run the same command again to go on", err=True)
+        raise SystemExit(130) from None
     file = pq.ParquetFile(output)
     columns = [name.strip() for name in pareto.split(",")]
     for name in columns:
