@@ -17,7 +17,8 @@ from .jobs import Schedule
 from .machine import play
 from .memory import BandwidthMemory
 from .ports import DirectPort
-from .schedule import EVERY, WORK, Waiting, schedule
+from .rooms import EVERY, WORK, Waiting
+from .schedule import schedule
 
 if TYPE_CHECKING:
     from ..hardware_model import Hardware

@@ -14,46 +14,20 @@ ahead. Which `Waiting` a machine has: see `orders`.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from .compile import Group, Item, Program, Region, Rows
 from .groups import GroupState
 from .jobs import Job, Once, Schedule, Sequence, latest
 from .memory import cycles_fs
+from .rooms import PRODUCERS, Waiting, capacities
 
 if TYPE_CHECKING:
     from ..hardware_model import Hardware
 
 UNITS = ("dram", "score", "softmax", "stash_write", "stash_read", "budget", "selection", "sampler", "accumulate",
          "merge", "normalize", "output")  # fmt: skip
-_PRODUCERS = ("softmax", "budget", "accumulate", "merge", "output")  # what they write back waits in a buffer each
-WORK = ("weights", "stash_reads", "rows")  # buffers of what waits to be sampled, and for its rows
-EVERY = 2**62
-_DELAYED = ("select", "selected", "stash_read", "sample", "value", "merge", *_PRODUCERS)
-
-
-@dataclasses.dataclass(frozen=True)
-class Waiting:
-    """How many pieces of work that was put off may wait, whatever the buffers hold.
-
-    Attributes
-    ----------
-    work : exponentials, or stash that was read, for their sampling; sampled tiles for their rows
-    writes : results for their write-back, of each unit that has some
-    outputs : outputs for theirs
-    """
-
-    work: int = EVERY
-    writes: int = EVERY
-    outputs: int = EVERY
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """By buffer."""
-        return {
-            **dict.fromkeys(WORK, self.work), **{f"{unit}_writes": self.writes for unit in _PRODUCERS}, "output_writes": self.outputs,
-        }  # fmt: skip
+_DELAYED = ("select", "selected", "stash_read", "sample", "value", "merge", *PRODUCERS)
 
 
 def schedule(program: Program, hardware: Hardware, waiting: Waiting = Waiting()) -> Schedule:
@@ -69,18 +43,7 @@ class _Builder:
     def __init__(self, program: Program, hardware: Hardware, waiting: Waiting) -> None:
         self.program, self.hw = program, hardware
         self.lookahead = hardware.lookahead_tiles
-        self.capacities = {
-            "q_buffer": 2,
-            "k_buffer": hardware.k_buffer.tiles,
-            "v_buffer": hardware.v_buffer.tiles,
-            "scores": hardware.score.queue_tiles,
-            "weights": hardware.weights_buffer.tiles,
-            "stash_reads": hardware.weights_buffer.tiles,
-            "rows": hardware.gather.queue_items,
-            "stash_tiles": hardware.sampler.queue_tiles,
-            **{f"{unit}_writes": hardware.write_buffer.tiles for unit in _PRODUCERS},
-            "output_writes": hardware.output.buffer_items,
-        }
+        self.capacities = capacities(hardware)
         self.sequence = Sequence(UNITS, self.capacities, _DELAYED, waiting.limits)
         self.states = [GroupState(group) for group in program.groups]
         self.samples: dict[int, Once] = {}  # row of a value item -> its sampling

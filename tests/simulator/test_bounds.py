@@ -16,7 +16,8 @@ from santa_sim.simulator.machine import play
 from santa_sim.simulator.memory import BandwidthMemory
 from santa_sim.simulator.orders import order
 from santa_sim.simulator.ports import DirectPort
-from santa_sim.simulator.schedule import Waiting, schedule
+from santa_sim.simulator.rooms import Waiting
+from santa_sim.simulator.schedule import schedule
 
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MANY, ROOM = 10**9, {"tiles": 10**6, "tile_bytes": 2**30}

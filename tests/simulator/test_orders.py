@@ -9,7 +9,8 @@ from santa_sim.simulator.machine import play
 from santa_sim.simulator.memory import BandwidthMemory
 from santa_sim.simulator.orders import fastest, fitting, order
 from santa_sim.simulator.ports import DirectPort
-from santa_sim.simulator.schedule import Waiting, schedule
+from santa_sim.simulator.rooms import Waiting
+from santa_sim.simulator.schedule import schedule
 
 SHAPE = {"n_k": (300, 77), "kv_heads": 3, "samples": 6}
 ROOMS = {"weights_buffer": {"tiles": 16}, "write_buffer": {"tiles": 16}, "gather": {"queue_items": 16}, "output": {"buffer_items": 16}}
