@@ -295,16 +295,19 @@ def machines_on_banks(draw):
     }  # fmt: skip
 
 
-@settings(SLOW, max_examples=25, derandomize=True)
+@settings(SLOW, max_examples=30, derandomize=True)
 @given(
     method=st.sampled_from(["prop", "flash", "sdpa", "topk"]),
+    score=st.sampled_from(["exact", "bernoulli"]),
     n_k=st.integers(1000, 2500),
     d=st.sampled_from([64, 128]),
     machine=machines_on_banks(),
     path=st.sampled_from(BANKS),
 )
-def test_on_banks_half_of_something_gains_two_percent_at_most(method, n_k, d, machine, path, make_trace):
-    trace = make_trace(method, n_k=(n_k,), kv_heads=3, g=4, d=d, tile=256, samples=32)
+def test_on_banks_half_of_something_gains_two_percent_at_most(method, score, n_k, d, machine, path, make_trace):
+    """But where K is gathered while all of V streams: up to 7 %, as docs/machine.md says."""
+    trace = make_trace(method, score, n_k=(n_k,), kv_heads=3, g=4, d=d, tile=256, samples=32)
     half = machine | ({path[0]: machine[path[0]] // 2} if len(path) == 1 else {path[0]: machine[path[0]] | {path[1]: machine[path[0]][path[1]] // 2}})
     whole, less = (simulate(trace, fields) for fields in (machine, half))
-    assert less.latency_s >= 0.98 * whole.latency_s
+    gain = 0.07 if (method, score) == ("sdpa", "bernoulli") else 0.02
+    assert less.latency_s >= (1 - gain) * whole.latency_s
