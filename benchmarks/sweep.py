@@ -68,14 +68,20 @@ def apart(arguments: dict, jobs: int | None) -> tuple[int, float, float, float, 
 
 def whole_sweeps() -> None:
     print("| sweep | workers | points | wall s | CPU s | load average |\n|---|---|---|---|---|---|")
-    walls = []
-    for repeats in (4, 8):
-        grid = {"gather.outstanding": [32, 64, 128, 256], "accumulate.lanes": [256 * n for n in range(1, 1 + repeats)], "score.mac_lanes": [1024, 2048]}
-        points, wall, cpu, _, _ = apart({**FIXED, "hardware": machine("ddr5_4800"), "grid": grid}, 2)
-        walls.append((points, wall))
-        print(f"| ddr5_4800, full | 2 | {points} | {wall:.1f} | {cpu:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
-    (few, short), (many, long) = walls
-    print(f"\nPoints a second of wall time, both workers, beyond starting up and the kernel: {(many - few) / (long - short):.2f}.\n")
+    rates = []
+    for dram, detail in (("ddr5_4800", "full"), ("hbm3", "full"), ("ddr5_4800", "steady")):
+        arguments = {**FIXED, "hardware": machine(dram), "dram_detail": detail}
+        apart({**arguments, "grid": {"gather.outstanding": [64, 128]}}, 2)  # compiles what isn't in the cache
+        walls = []
+        for repeats in (4, 16):
+            lanes = [256 * n for n in range(1, 1 + repeats)]
+            grid = {"gather.outstanding": [32, 64, 128, 256], "accumulate.lanes": lanes, "score.mac_lanes": [1024, 2048]}
+            points, wall, cpu, _, _ = apart({**arguments, "grid": grid}, 2)
+            walls.append((points, wall))
+            print(f"| {dram}, {detail} | 2 | {points} | {wall:.1f} | {cpu:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
+        (few, short), (many, long) = walls
+        rates.append(f"{dram}, {detail}: {(many - few) / (long - short):.1f}")
+    print(f"\nPoints a second of wall time, both workers, beyond starting up and the kernel: {'; '.join(rates)}.\n")
     print("| points of a tiny workload | peak of a process that does all [MB] | wall s |\n|---|---|---|")
     tiny = {"name": "tiny", "model": "none", "kind": "decode", "heads": 2, "kv_heads": 2, "head_dim": 64, "n_k": [256], "model_layers": 1,
             "dtype": "bfloat16", "source": {"type": "gaussian"}}  # fmt: skip
