@@ -76,15 +76,15 @@ class Plan:
 
     Attributes
     ----------
-    schedule, requests : what it was made of
+    streams, gathers : burst addresses of each job's regions, of its rows
     units : dict of unit to [first, end) of its jobs;  buffers, causes : names of the numbers in `tables`
     bursts, useful_bytes : dict of traffic kind to int
     rows : int64  trace row of each job
     widest_row : bytes of the longest gathered row
     """
 
-    schedule: Schedule
-    requests: Requests
+    streams: list[np.ndarray]
+    gathers: list[np.ndarray]
     units: dict[str, tuple[int, int]]
     buffers: list[str]
     causes: list[str]
@@ -115,10 +115,7 @@ class Plan:
 
     def with_addresses(self) -> Plan:
         """The same, ready for any memory."""
-        jobs = [job for jobs in self.schedule.jobs.values() for job in jobs]
-        stream = [self.requests.stream(job)[0] for job in jobs if job.regions]
-        gather = [self.requests.gather(job)[0] for job in jobs if job.rows is not None]
-        tables = self.tables._replace(stream=np.concatenate([_NOTHING, *stream]), gather=np.concatenate([_NOTHING, *gather]))
+        tables = self.tables._replace(stream=np.concatenate(self.streams), gather=np.concatenate(self.gathers))
         return dataclasses.replace(self, tables=tables)
 
     def activates(self, page_bytes: int) -> int:
@@ -149,25 +146,23 @@ def plan_of(schedule: Schedule, requests: Requests) -> Plan:
     bursts, useful = dict.fromkeys(TRAFFIC, 0), dict.fromkeys(TRAFFIC, 0)
     streams, gathers, ends, asks = [], [], [], []
     for job in jobs:
-        streams.append(0)
-        gathers.append(0)
+        streams.append(_NOTHING)
+        gathers.append(_NOTHING)
         ends.append(_NOTHING)
         asks.append(bool(job.regions) + (job.rows is not None))
         if job.regions:
-            addresses, counts = requests.stream(job)
-            streams[-1] = len(addresses)
+            streams[-1], counts = requests.stream(job)
             for region, count in zip(job.regions, counts):
                 bursts[region.kind] += count
                 useful[region.kind] += region.useful_bytes
         if job.rows is not None:
-            addresses, ends[-1] = requests.gather(job)
-            gathers[-1] = len(addresses)
-            bursts[job.rows.kind] += len(addresses)
+            gathers[-1], ends[-1] = requests.gather(job)
+            bursts[job.rows.kind] += len(gathers[-1])
             useful[job.rows.kind] += job.rows.useful_bytes
     slots = [_pairs([[(place[name], n) for name, n in entries] for entries in lists])
              for lists in ([job.takes for job in jobs], [job.gives for job in jobs], [job.gives_at_start for job in jobs])]  # fmt: skip
     after_at, after = _joined([np.array([number[before] for before in job.after], np.int64) for job in jobs])
-    stream_at, gather_at, (row_at, row_end) = np.cumsum([0, *streams]), np.cumsum([0, *gathers]), _joined(ends)
+    stream_at, gather_at, (row_at, row_end) = np.cumsum([0, *map(len, streams)]), np.cumsum([0, *map(len, gathers)]), _joined(ends)
     tables = Tables(
         np.array(first), np.array([job.duration_fs for job in jobs], np.int64), after_at, after, *slots[0], *slots[1], *slots[2],
         np.array([causes[cause_of(job)] for job in jobs], np.int64), np.array(asks, np.int64),
@@ -175,7 +170,7 @@ def plan_of(schedule: Schedule, requests: Requests) -> Plan:
         np.array([schedule.capacities[name] for name in buffers], np.int64), list(units).index("dram"),
     )  # fmt: skip
     widest = max((job.rows.row_bytes for job in jobs if job.rows is not None), default=1)
-    return Plan(schedule, requests, units, buffers, list(causes), tables, bursts, useful, np.array([job.row for job in jobs], np.int64), widest)
+    return Plan(streams, gathers, units, buffers, list(causes), tables, bursts, useful, np.array([job.row for job in jobs], np.int64), widest)
 
 
 def _joined(lists: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ KB_A_POINT = 2.0  # may be held while it runs: a row of the file has more
 
 
 @pytest.mark.parametrize("changes, detail", [
-    ({"grid": {"lookahead_tiles": [1, 2], "gather.outstanding": [16, 64], "accumulate.lanes": list(range(16, 48))}}, "full"),
+    ({"grid": {"gather.outstanding": [16, 64], "accumulate.lanes": list(range(16, 48)), "lookahead_tiles": [1, 2]}}, "full"),
     ({"grid": {"lookahead_tiles": [1, 2, 3, 4, 5, 6, 7, 8], "dram.nCL": list(range(32, 48))}}, "full"),
     ({"grid": {"lookahead_tiles": [1, 2, 3, 4, 5, 6, 7, 8], "dram.nCL": list(range(32, 48))}}, "steady"),
     ({"seed": list(range(128)), "hardware": "adder_hbm3_bandwidth"}, "full"),
