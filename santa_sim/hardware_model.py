@@ -150,7 +150,7 @@ class Buffer(Model):
 class ScoreEngine(Model):
     """MAC lanes (a multiplication and an addition a cycle) and adder lanes for ternary queries.
 
-    A machine without adder lanes adds ternary queries on its MAC lanes, the multipliers idle.
+    Ternary queries are added where there are more lanes; on MAC lanes the multipliers idle.
     """
 
     mac_lanes: LanesOrZero

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,16 @@ class Program:
 
     groups: list[Group]
     scores: list[tuple[Group, Item]]  # in trace order
+
+    @functools.cached_property
+    def longest(self) -> dict[str, int]:
+        """Of K and V, the most bytes that one item moves."""
+        most = {"k_read": 0, "v_read": 0}
+        for item in (item for group in self.groups for stage in ("score", "value") for item in group.items[stage]):
+            parts = [*item.reads, *([item.gather] if item.gather is not None else [])]
+            for kind, longest in most.items():
+                most[kind] = max(longest, sum(part.useful_bytes for part in parts if part.kind == kind))
+        return most
 
 
 def compile_trace(trace: Trace, hardware: Hardware) -> Program:
@@ -243,12 +254,9 @@ def cycles_by_unit(stages: np.ndarray, counters: dict[str, np.ndarray], hardware
         """Lanes that do one of each operation a cycle."""
         return -(-np.maximum.reduce([c[name] for name in names]) // lanes)
 
-    score = np.zeros(len(stages), np.int64)
-    ternary = (c["score_mults"] == 0) & (hw.score.adder_lanes > 0)
-    if hw.score.adder_lanes:
-        score = np.where(ternary, cycles(hw.score.adder_lanes, "score_adds"), score)
-    if hw.score.mac_lanes:
-        score = np.where(ternary, score, cycles(hw.score.mac_lanes, "score_adds", "score_mults"))
+    products = cycles(hw.score.mac_lanes, "score_adds", "score_mults") if hw.score.mac_lanes else np.zeros(len(stages), np.int64)
+    ternary = cycles(max(hw.score.mac_lanes, hw.score.adder_lanes), "score_adds")  # a MAC lane has an adder
+    score = np.where(c["score_mults"] == 0, ternary, products)
     softmax, softmax_adds = ("softmax_exps", "softmax_compares", "softmax_mults"), "softmax_adds"
     sampling, sampling_adds = ("sampling_mults", "sampling_floors"), "sampling_adds"
     search, random = "sampling_compares", "sampling_random_numbers"

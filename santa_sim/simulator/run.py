@@ -98,7 +98,7 @@ def result_of(trace: Trace, machine: Hardware, program: Program, run: Run) -> Re
         buffer_peak=run.peak,
         stalls_fs=run.stalls_fs,
         area_breakdown_m2=area,
-        notes=[*_given(meta.get("notes")), *machine.notes, *energy_notes, *area_notes, *_memory_notes(machine)],
+        notes=[*_given(meta.get("notes")), *machine.notes, *energy_notes, *area_notes, *_size_notes(program, machine), *_memory_notes(machine)],
         energy_unknown=unknown,
         error=meta.get("quality"),
         spans=run.spans,
@@ -168,6 +168,17 @@ def _memory(run: Run, machine: Hardware, moved: int) -> dict[str, float | str]:
         hits = report.counts["read_row_hits"] + report.counts["write_row_hits"]
         facts.update(report.counts, row_hit_rate=hits / columns if columns else 0.0)
     return facts
+
+
+def _size_notes(program: Program, machine: Hardware) -> list[str]:
+    """What passes a buffer that couldn't hold it."""
+    buffers = {"k_read": ("K", "k_buffer", machine.k_buffer.bytes), "v_read": ("V", "v_buffer", machine.v_buffer.bytes)}
+    return [
+        f"up to {program.longest[kind]:,} bytes of {letter} are asked for at a time, more than {name} holds ({held:,}): they stream through it "
+        f"at the memory's pace, as if there were room for what is under way"
+        for kind, (letter, name, held) in buffers.items()
+        if program.longest[kind] > held
+    ]  # fmt: skip
 
 
 def _memory_notes(machine: Hardware) -> list[str]:

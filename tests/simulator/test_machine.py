@@ -147,11 +147,12 @@ def test_timeline_of_a_two_pass_sampled_head(tiny_machine):
     )
 
 
-def test_ternary_scores_take_adder_lanes_and_mac_lanes_where_there_are_none(tiny_machine):
+def test_ternary_scores_take_the_more_of_adder_and_mac_lanes(tiny_machine):
     trace = trace_of([(0, "score", {"score_adds": 12}, [], None)])
     for score, cycles in (
         ({"mac_lanes": 2, "adder_lanes": 4}, 3),
         ({"mac_lanes": 2, "adder_lanes": 0}, 6),
+        ({"mac_lanes": 6, "adder_lanes": 4}, 2),
         ({"mac_lanes": 0, "adder_lanes": 5}, 3),
     ):
         assert simulate(trace, tiny_machine(score=score)).cycles == cycles
@@ -186,6 +187,15 @@ def test_without_sram_all_of_the_stash_crosses_dram(make_trace, tiny_machine):
     assert result.useful_bytes["stash_write"] == result.useful_bytes["stash_read"] == 2 * 2 * 96 * 4
     half = simulate(trace, tiny_machine(stash={"bytes": 1000}))
     assert half.useful_bytes["stash_write"] == half.useful_bytes["stash_read"] == 2 * (2 * 96 * 4 - 500)
+
+
+def test_what_is_larger_than_its_buffer_leaves_a_note(make_trace, tiny_machine):
+    trace = make_trace("sdpa", n_k=(96,), kv_heads=1, d=16, tile=32)  # tiles of 1,024 bytes
+    for buffer, noted in ((1024, False), (1023, True), (1, True)):
+        result = simulate(trace, tiny_machine(k_buffer={"tiles": 1, "tile_bytes": buffer}))
+        notes = [note for note in result.notes if "k_buffer" in note]
+        assert notes == [f"up to 1,024 bytes of K are asked for at a time, more than k_buffer holds ({buffer:,}): they stream through it "
+                         f"at the memory's pace, as if there were room for what is under way"] * noted  # fmt: skip
 
 
 def test_doubling_the_clock_leaves_memory_seconds_unchanged(make_trace, tiny_machine):
