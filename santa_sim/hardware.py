@@ -7,10 +7,10 @@ from pathlib import Path
 
 from .errors import InputError, choose
 from .hardware_gpu import Gpu
-from .hardware_model import Hardware, MemoryModel, Technology
+from .hardware_model import Hardware, MemoryModel
 from .schema import fields_of, find_yaml, is_path, overlaid, read_fields, shipped, shown, validate
 from .simulator.dram.config import shipped_drams
-from .simulator.energy import EnergyTable, energy_tables, load_energy, scaled, scaling_note
+from .simulator.energy import EnergyTable, Technology, energy_tables, load_energy, scaled, scaling_note
 
 PACKAGE = "santa_sim.hwmodels"
 KINDS = ("accelerator", "gpu")
@@ -40,31 +40,34 @@ def load_hardware(hardware: str | Path | Mapping | Hardware | Gpu) -> Hardware |
     data.setdefault("name", path.stem if path else "custom")
     try:
         kind = choose("kind", data.pop("kind", "accelerator"), KINDS)
-        table, note = _scaled_table(data)
+        table, notes = _scaled_table(data)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if kind == "gpu":
         return validate(Gpu, {"kind": kind, **data}, where)
-    if note and isinstance(data.get("notes", ()), (list, tuple)):
-        data["notes"] = [*data.get("notes", ()), note]
+    if notes and isinstance(data.get("notes", ()), (list, tuple)):
+        data["notes"] = list(dict.fromkeys([*data.get("notes", ()), *notes]))
     memory = data.get("memory")
     if isinstance(memory, Mapping) and "model" not in memory:
         data["memory"] = {"model": _model_of(memory) or "bandwidth", **memory}
     return validate(Hardware, {**data, "energy": table}, where)
 
 
-def _scaled_table(data: Mapping) -> tuple[object, str | None]:
-    """The energy table of a machine's fields at the machine's technology, and what was done to it."""
+def _scaled_table(data: Mapping) -> tuple[object, list[str]]:
+    """The energy table of a machine's fields at the machine's technology, its notes and what was done to it."""
     table, technology = data.get("energy"), data.get("technology")
     if isinstance(table, (str, Path)):
         table = load_energy(table)
     elif isinstance(table, Mapping):
         table = validate(EnergyTable, dict(table), "energy")
     if not isinstance(table, EnergyTable) or not isinstance(technology, (Mapping, Technology)):
-        return table, None  # one of them is missing or wrong, as the machine's own check will say
+        return table, []  # one of them is missing or wrong, as the machine's own check will say
     technology = validate(Technology, technology, "technology")
-    note = scaling_note(table, technology.node_nm, technology.supply_v)
-    return scaled(table, technology.node_nm, technology.supply_v), note
+    try:
+        note = scaling_note(table, technology.node_nm, technology.supply_v)
+    except InputError as error:
+        raise InputError(f"technology.{error}") from None
+    return scaled(table, technology.node_nm, technology.supply_v), [*table.notes, *([note] if note else [])]
 
 
 def _located(data: dict, folder: Path) -> dict:

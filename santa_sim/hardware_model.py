@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from .schema import Model, TextOrInteger, TextOrReal, at_most
+from .schema import Model, TextOrInteger, TextOrReal, at_most, last_changes
 from .simulator.dram.config import DramConfig, load_dram
-from .simulator.energy import EnergyTable, Joules, Positive, Watts
+from .simulator.energy import EnergyTable, Joules, Technology, Watts
 from .simulator.kv_layout import ALIGNMENT, LAYOUTS, OFFSET_PERIOD
 
 Count = Annotated[TextOrInteger, pydantic.Field(gt=0, lt=10**15)]
@@ -26,13 +26,6 @@ Slots = Annotated[Count, _SLOTS]
 SlotsOrZero = Annotated[CountOrZero, _SLOTS]
 AddersPerLane = Annotated[Count, at_most(1024, "a pipelined lane starts a few additions a cycle")]
 PortBytes = Annotated[Count, at_most(10**9, "a port is at most as wide as its SRAM has columns")]
-
-
-class Technology(Model):
-    """Node [nm] and supply voltage [V] of logic and SRAM, one for the machine."""
-
-    node_nm: Positive
-    supply_v: Positive
 
 
 class DramEnergy(Model):
@@ -118,14 +111,16 @@ class BankMemoryModel(Model):
         return round(self.config.peak_bytes_per_s)
 
 
-def _changed(dram: str) -> int:
-    """When a file of one's own was last written; 0 for a shipped table."""
+def _changed(dram: str) -> tuple[int, ...]:
+    """When a file of one's own and those below it were last written; nothing for a shipped table."""
     path = Path(dram)
-    return path.stat().st_mtime_ns if path.is_file() else 0
+    if dram.endswith(".ini"):
+        return (path.stat().st_mtime_ns,) if path.is_file() else ()
+    return last_changes(path) if path.is_file() else ()
 
 
 @functools.lru_cache(maxsize=64)
-def _dram(name: str, changed: int, changes: str) -> DramConfig:
+def _dram(name: str, changed: tuple[int, ...], changes: str) -> DramConfig:
     differs = json.loads(changes)
     config = _dram(name, changed, "{}") if differs else load_dram(name)
     return config.replace(**{"name": f"{config.name} (changed)", **differs}) if differs else config

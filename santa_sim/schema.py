@@ -11,7 +11,7 @@ import reprlib
 import stat
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -299,22 +299,56 @@ def overlaid(below: Mapping, changes: Mapping) -> dict:
     return merged
 
 
-def read_table(path: Path, names: Mapping[str, Path]) -> object:
-    """Parse one YAML table; `base: NAME` in it puts the fields of that shipped table under its own.
+Adapt = Callable[[dict, dict, Path, Path], dict]
+
+
+def read_table(path: Path, names: Mapping[str, Path], what: str, adapt: Adapt | None = None, seen: tuple[Path, ...] = ()) -> dict:
+    """Parse one YAML table; `base: NAME_OR_PATH` in it puts the fields of that table under its own.
+
+    `names` are the shipped ones, paths are relative to the file, `what` is for messages. `adapt(below, own, base, path)`
+    returns the base's fields as they go below the file's own.
 
     Raises
     ------
     InputError
-        As `read_yaml`; the base isn't one of `names`.
+        As `read_fields`; the base is none of `names` and no file; bases lead back to the table.
     """
-    data = read_yaml(path)
-    if not isinstance(data, dict) or "base" not in data:
-        return data
+    own = read_fields(path, what)
+    if "base" not in own:
+        return own
+    seen = (*seen, path.resolve())
     try:
-        base = read_yaml(names[choose("base", data.pop("base"), sorted(names))])
+        base = _base_file(own.pop("base"), names, what, path.parent)
+        if base.resolve() in seen:
+            raise InputError(f"base={str(base)!r} leads back to itself")
+        below = read_table(base, names, what, adapt, seen)
+        if adapt is not None:
+            below = adapt(below, own, base, path)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return overlaid({**base, "name": path.stem} if "name" in base else base, data)
+    return overlaid({**below, "name": path.stem} if "name" in below else below, own)
+
+
+def _base_file(base: object, names: Mapping[str, Path], what: str, folder: Path) -> Path:
+    if isinstance(base, str) and base not in names and is_path(base):
+        return existing_file(folder / base, f"base {what} file", suggestion(Path(base).stem, names))
+    return names[choose("base", base, sorted(names))]
+
+
+def last_changes(path: Path) -> tuple[int, ...]:
+    """When a table and the files that it starts from were last written [ns]; what can't be read counts as never."""
+    times: list[int] = []
+    while len(times) < 16:  # a ring of bases is an error elsewhere
+        try:
+            changed = path.stat().st_mtime_ns
+            base = _read_again(path, changed).get("base")
+        except (OSError, ValueError, AttributeError):
+            return tuple(times)
+        times.append(changed)
+        if not (isinstance(base, str) and is_path(base)):
+            break
+        path = path.parent / base
+    return tuple(times)
 
 
 def read_yaml(path: Path) -> object:

@@ -167,12 +167,40 @@ def test_dram_and_energy_tables_of_ones_own_may_start_from_shipped_ones(tmp_path
     assert machine.energy.sram == shipped.energy.sram
 
 
-@pytest.mark.parametrize("base", ["lpddr5_640", "[1]", "mine.yaml"])
-def test_the_base_of_a_table_is_a_shipped_one(tmp_path, base):
+def test_tables_may_start_from_files_of_ones_own(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "slow.yaml").write_text("base: lpddr5_6400\ntiming: {nCL: 20}\n")
+    (tmp_path / "mine.yaml").write_text("base: tables/slow.yaml\ntiming: {nRP: 17}\n")
+    machine = load_hardware({"base": "adder_lpddr5", "memory": {"dram": str(tmp_path / "mine.yaml")}})
+    dram = machine.memory.config
+    assert (dram.name, dram.timing.nCL, dram.timing.nRP) == ("mine", 20, 17)
+    (tmp_path / "tables" / "slow.yaml").write_text("base: lpddr5_6400\ntiming: {nCL: 2000}\n")
+    assert machine.memory.config.timing.nCL == 2000  # the file below is read again
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("lpddr5_640", "mine.yaml: base='lpddr5_640' is not known; did you mean 'lpddr5_6400'"),
+        ("[1]", "mine.yaml: base=.* is not known; choose from ddr4_3200"),
+        ("mine.yaml", "mine.yaml: base='.*mine.yaml' leads back to itself"),
+        ("other.yaml", "mine.yaml: base DRAM file '.*other.yaml' does not exist"),
+    ],
+)
+def test_the_base_of_a_table_is_another_one(tmp_path, base, message):
     path = tmp_path / "mine.yaml"
     path.write_text(f"base: {base}\n")
-    with pytest.raises(InputError, match="mine.yaml: base=.* is not known; (did you mean 'lpddr5_6400'|choose from ddr4_3200)"):
+    with pytest.raises(InputError, match=message):
         load_hardware({"base": "adder_lpddr5", "memory": {"dram": str(path)}})
+
+
+def test_a_table_that_was_scaled_says_so_among_the_machines_notes(tmp_path):
+    (tmp_path / "logic.yaml").write_text("base: horowitz_45nm\nnode_nm: 7\nsupply_v: 0.7\nadd_j: {fp32: 0.1e-12}\n")
+    (tmp_path / "mine.yaml").write_text("base: adder_hbm3\nenergy: logic.yaml\ntechnology: {node_nm: 7, supply_v: 0.7}\n")
+    machine = load_hardware(tmp_path / "mine.yaml")
+    (note,) = machine.notes
+    assert "logic.yaml: what it doesn't give" in note and machine.energy.add_j["fp32"] == 0.1e-12
+    assert load_hardware(machine.model_dump()) == machine
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):

@@ -25,6 +25,13 @@ Parts = Annotated[NonNegative, at_most(10**6, "an operation of so many parts is 
 COMPOSED = ("exp", "random_number", "compare", "floor", "shift")
 
 
+class Technology(Model):
+    """Node [nm] and supply voltage [V] of logic and SRAM, one for the machine."""
+
+    node_nm: Positive
+    supply_v: Positive
+
+
 class SramPoint(Model):
     """One published SRAM: its size [bytes] and the energy of one access [J]."""
 
@@ -42,6 +49,8 @@ class EnergyTable(Model):
     composed : dict of operation to {'add_<type>' or 'mult_<type>': count}
     sram : list of SramPoint, growing in size
     sram_area_m2_per_byte, leakage_w_per_m2 : float or None (unknown)
+    notes : tuple of str
+        What a reader of its results should know; load_energy adds one where entries of another node were scaled.
     """
 
     source: str
@@ -56,6 +65,7 @@ class EnergyTable(Model):
     sram: Annotated[list[SramPoint], pydantic.Field(min_length=1)]
     sram_area_m2_per_byte: SquareMetres | None
     leakage_w_per_m2: Annotated[NonNegative, at_most(1e9, "1 kW/mm^2")] | None
+    notes: tuple[str, ...] = ()
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> EnergyTable:
@@ -133,7 +143,7 @@ class Scaling(Model):
         low, high = self._at(self.supply_v, node_nm)
         if not low <= supply_v <= high:
             raise InputError(
-                f"technology.supply_v={supply_v!r} can't be scaled at node_nm={node_nm:g}: write {low:g} ... {high:g} "
+                f"supply_v={supply_v!r} can't be scaled at node_nm={node_nm:g}: write {low:g} ... {high:g} "
                 "V, or an energy table of that node and voltage (hwmodels/technology says why)"
             )
         return (a2 * supply_v + a1) * supply_v + a0
@@ -142,7 +152,7 @@ class Scaling(Model):
     def _at(table: dict, node_nm: float):
         if node_nm not in table:
             nodes = ", ".join(map(str, sorted(table)))
-            raise InputError(f"technology.node_nm={node_nm!r} is not in the scaling table; choose from {nodes}")
+            raise InputError(f"node_nm={node_nm!r} is not in the scaling table; choose from {nodes}")
         return table[node_nm]
 
 
@@ -159,35 +169,67 @@ def energy_tables() -> dict[str, Path]:
 
 
 def load_energy(name_or_path: str | Path) -> EnergyTable:
-    """Read an energy table by its shipped name or from a .yaml file, which may start from a shipped one with `base: NAME`.
+    """Read an energy table by its shipped name or from a .yaml file, which may start from another with `base: NAME_OR_PATH`.
+
+    Where such a file gives a node or voltage of its own, what it inherits is `scaled` to them from the base's, and a note
+    of the table says so; what the file gives stands.
 
     Raises
     ------
     InputError
-        The table isn't shipped (the nearest is named), the file doesn't exist, or a field is wrong.
+        The table isn't shipped (the nearest is named), the file doesn't exist, a field is wrong, or what it inherits
+        can't be scaled to its node and voltage.
     """
     path = find_file(name_or_path, energy_tables(), "energy table")
     try:
-        return _read_energy(path, path.stat().st_mtime_ns)
+        return validate(EnergyTable, read_table(path, energy_tables(), "energy table", _at_own_node), str(path))
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror or error}") from None
 
 
-@functools.lru_cache(maxsize=8)
-def _read_energy(path: Path, _changed: int) -> EnergyTable:
-    return validate(EnergyTable, read_table(path, energy_tables()), str(path))
+def _at_own_node(below: dict, own: dict, base: Path, path: Path) -> dict:
+    """A base's fields at the node and voltage of the file above it, with a note on what that changed."""
+    table = validate(EnergyTable, below, str(base))
+    at = validate(Technology, {name: own.get(name, getattr(table, name)) for name in Technology.model_fields}, "energy table")
+    kept = _inherited(table, own)
+    if (at.node_nm, at.supply_v) == (table.node_nm, table.supply_v) or not kept:
+        return below
+    try:
+        change = _change(table, at.node_nm, at.supply_v)
+    except InputError as error:
+        raise InputError(f"{error}; or give in the file what it takes from {base.stem}: {', '.join(kept)}") from None
+    note = f"{path.name}: what it doesn't give ({', '.join(kept)}) is that of {base.stem}, scaled {change}"
+    if table.leakage_w_per_m2 is not None and "leakage_w_per_m2" not in own:
+        note += "; leakage has no factor and becomes unknown"
+    moved = scaled(table, at.node_nm, at.supply_v)
+    return moved.model_dump(mode="json") | {"notes": [*table.notes, note]}
+
+
+def _inherited(table: EnergyTable, own: dict) -> list[str]:
+    """The priced entries of a base, in words, that stay where `own` goes over it."""
+    kept = []
+    for field in ("add_j", "mult_j", "add_area_m2", "mult_area_m2"):
+        given = own.get(field, {})
+        left = [name for name in getattr(table, field) if name not in given] if isinstance(given, dict) else []
+        kept += [field if not given else f"{field} of {' '.join(left)}"] if left else []
+    kept += [field for field in ("sram", "sram_area_m2_per_byte") if field not in own and getattr(table, field) is not None]
+    return kept
+
+
+def _change(table: EnergyTable, node_nm: float, supply_v: float) -> str:
+    energy = scaling().energy_factor(table.node_nm, table.supply_v, node_nm, supply_v)
+    area = scaling().area_factor(table.node_nm, node_nm)
+    return (
+        f"from {table.node_nm:g} nm, {table.supply_v:g} V to {node_nm:g} nm, {supply_v:g} V: "
+        f"energies x {energy:.3g}, areas x {area:.3g} ({scaling().source})"
+    )
 
 
 def scaling_note(table: EnergyTable, node_nm: float, supply_v: float) -> str | None:
     """What `scaled` does to a table, for the notes of a result; None where nothing changes."""
     if node_nm == table.node_nm and supply_v == table.supply_v:
         return None
-    energy = scaling().energy_factor(table.node_nm, table.supply_v, node_nm, supply_v)
-    area = scaling().area_factor(table.node_nm, node_nm)
-    return (
-        f"logic and SRAM are scaled from {table.node_nm:g} nm, {table.supply_v:g} V to {node_nm:g} nm, {supply_v:g} V: "
-        f"energies x {energy:.3g}, areas x {area:.3g} ({scaling().source}); speed is not scaled"
-    )
+    return f"logic and SRAM are scaled {_change(table, node_nm, supply_v)}; speed is not scaled"
 
 
 def scaled(table: EnergyTable, node_nm: float, supply_v: float) -> EnergyTable:

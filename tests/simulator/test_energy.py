@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,3 +110,52 @@ def test_tables_are_listed_and_mistakes_named(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             validate(EnergyTable, good | change, "table")
+
+
+def test_what_a_table_inherits_is_scaled_to_its_own_node_and_what_it_gives_stands(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: horowitz_45nm\nnode_nm: 7\nsupply_v: 0.7\nadd_j: {fp32: 0.1e-12}\nmult_area_m2: {bf16: 5.0e-12}\n")
+    energy = (0.1776 * 0.49 - 0.09097 * 0.7 + 0.02447) / (1.103 * 0.81 - 0.362 * 0.9 + 0.2767)  # 0.0559
+    mine = load_energy(path)
+    assert (mine.node_nm, mine.supply_v, mine.add_j["fp32"], mine.mult_area_m2["bf16"]) == (7, 0.7, 0.1e-12, 5e-12)
+    assert mine.add_j["bf16"] == pytest.approx(0.4e-12 * energy)
+    assert mine.mult_j["fp32"] == pytest.approx(3.7e-12 * energy)
+    assert mine.sram_access_j(8192) == pytest.approx(10e-12 * energy)
+    assert mine.add_area_m2["fp32"] == pytest.approx(4184e-12 * 0.059)
+    assert mine.sram_area_m2_per_byte == pytest.approx(3.59e-12 * 0.059)
+    assert mine.operation_j("exp") == pytest.approx(7 * 0.1e-12 + 7 * 3.7e-12 * energy)
+    (note,) = mine.notes
+    assert note.startswith("mine.yaml: what it doesn't give (add_j of int8 int16 int32 fp16 bf16, mult_j, add_area_m2,")
+    assert "is that of horowitz_45nm, scaled from 45 nm, 0.9 V to 7 nm, 0.7 V" in note
+    assert "scaled from 45 nm" in mine.source
+    above = tmp_path / "above.yaml"  # another file on top, at the same node: nothing more changes
+    above.write_text("base: mine.yaml\nsource: ours\n")
+    assert load_energy(above) == mine.model_copy(update={"source": "ours"})
+    path.write_text(path.read_text().replace("fp32: 0.1e-12", "fp32: 0.2e-12"))
+    assert load_energy(above).add_j["fp32"] == 0.2e-12
+
+
+@pytest.mark.parametrize("at", ["", "node_nm: 45\n", "node_nm: 45.0\nsupply_v: 0.9\n"])
+def test_a_table_at_the_node_of_its_base_keeps_the_bases_figures(tmp_path, at):
+    (tmp_path / "mine.yaml").write_text(f"base: horowitz_45nm\n{at}add_j: {{fp32: 0.7e-12}}\n")
+    assert load_energy(tmp_path / "mine.yaml") == TABLE.model_copy(update={"add_j": TABLE.add_j | {"fp32": 0.7e-12}})
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ("node_nm: 5\nsupply_v: 0.7", r"mine.yaml: node_nm=5.* is not in the scaling table; choose from 7, 10.*; or give in the file .*: add_j of int8 .*sram"),
+        ("node_nm: 7", "mine.yaml: supply_v=0.9 can't be scaled at node_nm=7: write 0.5 ... 0.84 V"),
+        ("node_nm: seven", "mine.yaml: energy table: node_nm = 'seven'"),
+    ],
+)
+def test_what_cannot_be_scaled_to_a_tables_node_is_refused(tmp_path, at, message):
+    (tmp_path / "mine.yaml").write_text(f"base: horowitz_45nm\n{at}\nadd_j: {{fp32: 0.1e-12}}\n")
+    with pytest.raises(InputError, match=message):
+        load_energy(tmp_path / "mine.yaml")
+
+
+def test_a_table_that_inherits_no_figure_may_be_of_any_node(tmp_path):
+    figures = TABLE.model_dump(mode="json", include={"add_j", "mult_j", "add_area_m2", "mult_area_m2", "sram", "sram_area_m2_per_byte"})
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"base": "horowitz_45nm", "node_nm": 3, "supply_v": 0.6, **figures}))
+    assert load_energy(tmp_path / "mine.yaml") == TABLE.model_copy(update={"node_nm": 3.0, "supply_v": 0.6})

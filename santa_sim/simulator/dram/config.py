@@ -331,7 +331,7 @@ def _check_policy(config: DramConfig, where: str) -> None:
 def load_dram(name_or_path: str | Path | DramConfig) -> DramConfig:
     """Read a memory: the name of a shipped table ('ddr4_3200'), a .yaml file, or a DRAMsim3 .ini file.
 
-    A .yaml file may start from a shipped table with `base: NAME` and give only what differs.
+    A .yaml file may start from another table with `base: NAME_OR_PATH` and give only what differs.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def load_dram(name_or_path: str | Path | DramConfig) -> DramConfig:
             raise InputError(f"DRAM configuration {str(path)!r} does not exist")
         return read_ini(path)
     path = schema.find_yaml(name_or_path, "santa_sim.hwmodels.dram", "DRAM")
-    return checked(schema.read_table(path, schema.shipped("santa_sim.hwmodels.dram")), path.name)
+    return checked(schema.read_table(path, schema.shipped("santa_sim.hwmodels.dram"), "DRAM"), path.name)
 
 
 def shipped_drams() -> list[str]:
