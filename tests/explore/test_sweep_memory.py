@@ -20,8 +20,8 @@ KB_A_POINT = 2.0  # may be held while it runs: a row of the file has more
 
 @pytest.mark.parametrize("changes, detail", [
     ({"grid": {"gather.outstanding": [16, 64], "accumulate.lanes": list(range(16, 48)), "lookahead_tiles": [1, 2]}}, "full"),
-    ({"grid": {"lookahead_tiles": [1, 2, 3, 4, 5, 6, 7, 8], "dram.nCL": list(range(32, 48))}}, "full"),
-    ({"grid": {"lookahead_tiles": [1, 2, 3, 4, 5, 6, 7, 8], "dram.nCL": list(range(32, 48))}}, "steady"),
+    ({"grid": {"k_buffer.tiles": list(range(32, 40)), "dram.nCL": list(range(32, 48))}}, "full"),
+    ({"grid": {"k_buffer.tiles": list(range(32, 40)), "dram.nCL": list(range(32, 48))}}, "steady"),
     ({"seed": list(range(128)), "hardware": "adder_hbm3_bandwidth"}, "full"),
 ], ids=["machines", "DRAMs", "DRAMs, steady", "kernels"])  # fmt: skip
 def test_points_leave_nothing_behind(changes, detail, tmp_path):
