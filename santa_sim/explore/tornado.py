@@ -197,7 +197,8 @@ class _Played:
         else:
             charged = area(self.trace.meta, machine)[0]
         each = self.result.latency_s if self.quantity == "area-latency" else 1.0
-        return each * sum(cost * ends.get(part, 1.0) for part, cost in charged.items() if self.parts is None or part in self.parts)
+        counted = ((part, cost) for part, cost in charged.items() if self.parts is None or part in self.parts)
+        return each * sum(cost * ends.get(part, 1.0) if part in _DRAM else cost for part, cost in counted)  # the rest moved with the table
 
 
 def _unknown(first: _Played, second: _Played) -> list[str]:

@@ -1,4 +1,5 @@
 import ast
+import itertools
 import json
 
 import pytest
@@ -34,6 +35,38 @@ def test_bars_are_the_ratio_with_one_input_moved(pair):
     inputs = frame[frame.unit != ""]  # nodes are another table, not an end of this one
     assert worst.ratio_low <= inputs[["ratio_low", "ratio_high"]].min().min() and worst.ratio_high >= inputs[["ratio_low", "ratio_high"]].max().max()
     assert set(frame.attrs["unknown"]) == {"dram_background", "leakage"}
+
+
+def _moved(result, entries):
+    """Energy of a run played on its machine with each of `entries` (entry: factor) of the energy table multiplied  [J]."""
+    trace, machine = result.played
+    table = machine.energy.model_dump()
+    for entry, factor in entries.items():
+        name, _, key = entry.partition(".")
+        if name == "sram":
+            table["sram"] = [{**point, "access_j": point["access_j"] * factor} for point in table["sram"]]
+        elif name == "composed":
+            table[name] = {**table[name], key: {part: count * factor for part, count in table[name][key].items()}}
+        else:
+            table[name] = {**table[name], key: table[name][key] * factor}
+    return santa_sim.simulate(trace, {"base": result.hardware, "energy": table}).energy_j
+
+
+def test_every_bar_of_a_table_is_what_simulate_says_with_that_table(pair):
+    """Each entry counts once, also where a part of the energy is called as the entry is (sram)."""
+    frame = tornado(*pair).set_index("input")
+    inputs = [one for one in spread().inputs if one.name in frame.index and one.unit is None and not one.entries[0].startswith("dram_")]
+    assert {"SRAM access", "bf16 multiplication", "exponential"} <= {one.name for one in inputs}
+    for one in inputs:
+        for column, end in (("ratio_low", one.low), ("ratio_high", one.high)):
+            energies = [_moved(result, dict.fromkeys(one.entries, end)) for result in pair]
+            assert frame.loc[one.name, column] == pytest.approx(energies[0] / energies[1], rel=1e-12), one.name
+    few = [one for one in inputs if one.name in ("SRAM access", "bf16 multiplication", "exponential")]
+    ends = itertools.product(*((one.low, one.high) for one in few))
+    every = [[_moved(result, dict(zip((one.entries[0] for one in few), chosen))) for result in pair] for chosen in ends]
+    ratios = [first / second for first, second in every]
+    together = tornado(*pair, inputs=Spread(inputs=tuple(few))).set_index("input").loc["all at their worst and best"]
+    assert (together.ratio_low, together.ratio_high) == pytest.approx((min(ratios), max(ratios)), rel=1e-12)
 
 
 def test_what_survives(pair):
