@@ -16,9 +16,21 @@ from .mapping import Mapping, parse_mapping
 
 Count = Annotated[schema.Integer, Field(ge=1)]
 Clocks = Annotated[schema.Integer, Field(ge=0)]
-Milliamperes = Annotated[schema.Real, Field(ge=0)]
-Figure = Annotated[schema.Real, Field(ge=0)]  # an energy or a power
+# Limits that no memory comes near; what lies beyond them is in another unit than the field's.
+Milliamperes = Annotated[schema.Real, Field(ge=0), schema.at_most(1e6, "a device draws some hundred mA")]
+PicojoulesPerBit = Annotated[schema.Real, Field(ge=0), schema.at_most(1000, "memories take some pJ a bit; 3.48e-12 J are 3.48")]
+Picojoules = Annotated[schema.Real, Field(ge=0), schema.at_most(1e9, "an activate costs about 1,000 pJ, a refresh some 100,000")]
+Watts = Annotated[schema.Real, Field(ge=0), schema.at_most(1e4, "a rank draws some W")]
 Buses = Annotated[Count, schema.at_most(1024, "a memory of more channels is several memories")]
+
+
+# Transfers that a data pin makes in one clock of the command clock. GDDR6: 8 by JESD250, 16 as DRAMsim3 counts; LPDDR5:
+# a data clock of four or two times the command clock. Rates of standards that are not here are the table's own.
+TRANSFERS_A_CLOCK = {
+    "DDR3": (2,), "DDR4": (2,), "DDR5": (2,), "LPDDR3": (2,), "LPDDR4": (2,), "LPDDR5": (8, 4), "LPDDR5X": (8, 4),
+    "HBM": (2,), "HBM2": (2,), "HBM2E": (2,), "HBM3": (4,), "GDDR5": (4,), "GDDR5X": (8,), "GDDR6": (8, 16),
+}  # fmt: skip
+PIN_BITS_PER_S = (50e6, 50e9)  # the slowest SDRAM and the fastest GDDR7 lie between
 
 
 class Organization(schema.Model):
@@ -151,7 +163,7 @@ class Currents(schema.Model):
     """Supply voltage and data-sheet currents of one device; energies follow as in Micron TN-40-07."""
 
     kind: Literal["currents"]
-    vdd_v: Annotated[schema.Real, Field(gt=0)]
+    vdd_v: Annotated[schema.Real, Field(gt=0), schema.at_most(100, "volts; no memory is supplied with that much")]
     idd0_ma: Milliamperes
     idd2n_ma: Milliamperes
     idd3n_ma: Milliamperes
@@ -165,12 +177,12 @@ class Published(schema.Model):
     """Energies as published; null where nobody published one: then it is not charged, and the report says so."""
 
     kind: Literal["published"]
-    activate_pj: Figure | None  # one activate and precharge of one bank
-    read_pj_per_bit: Figure | None
-    write_pj_per_bit: Figure | None
-    refresh_pj: Figure | None  # one refresh command
-    active_w: Figure | None  # standby of one rank of one (pseudo-)channel with a row open
-    idle_w: Figure | None  # with none open
+    activate_pj: Picojoules | None  # one activate and precharge of one bank
+    read_pj_per_bit: PicojoulesPerBit | None
+    write_pj_per_bit: PicojoulesPerBit | None
+    refresh_pj: Picojoules | None  # one refresh command
+    active_w: Watts | None  # standby of one rank of one (pseudo-)channel with a row open
+    idle_w: Watts | None  # with none open
 
 
 class DramConfig(schema.Model):
@@ -236,7 +248,7 @@ def checked(data: object, where: str) -> DramConfig:
 
 
 def _check(config: DramConfig, where: str) -> None:
-    for check in (_check_counts, _check_timing, _check_refresh, _check_policy, _check_energy):
+    for check in (_check_counts, _check_rate, _check_timing, _check_refresh, _check_policy, _check_energy):
         check(config, where)
     try:
         config.mapping  # noqa: B018  parsed for its errors
@@ -276,6 +288,25 @@ def _check_counts(config: DramConfig, where: str) -> None:
     if o.page_bytes < o.burst_bytes:
         raise InputError(
             f"{where}: organization.page_bytes = {o.page_bytes} is less than one burst of {o.burst_bytes} bytes"
+        )
+
+
+def _check_rate(config: DramConfig, where: str) -> None:
+    """InputError if the pins are faster or slower than any, or a burst doesn't take the clocks that its transfers take."""
+    o, t = config.organization, config.timing
+    per_clock = TRANSFERS_A_CLOCK.get(config.standard.upper())
+    if per_clock and all(t.nBL * rate != o.burst_length for rate in per_clock):
+        clocks = " or ".join(f"{o.burst_length / rate:g}" for rate in per_clock)
+        raise InputError(
+            f"{where}: timing.nBL = {t.nBL} clocks don't fit organization.burst_length = {o.burst_length}: {config.standard} makes "
+            f"{' or '.join(map(str, per_clock))} transfers a clock, so that a burst takes {clocks}"
+        )
+    rate = o.burst_length * 1e15 / (t.nBL * t.clock_fs)
+    low, high = PIN_BITS_PER_S
+    if not low <= rate <= high:
+        raise InputError(
+            f"{where}: timing.clock_fs = {t.clock_fs:,} makes {rate / 1e9:,.4g} Gb/s a pin ({o.burst_length} transfers in {t.nBL} clocks); "
+            f"memories lie between {low / 1e9:g} and {high / 1e9:g}. It is in femtoseconds: 1250000 for 1.25 ns"
         )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from santa_sim.errors import InputError
+from santa_sim.hardware import load_hardware
 from santa_sim.simulator.dram import load_dram, replay, shipped_drams
 
 PEAK_GB_S = {
@@ -114,9 +115,39 @@ def test_slips_are_named(change, said):
         load_dram("ddr4_3200").replace(**change)
 
 
-def test_a_published_energy_is_not_negative():
-    with pytest.raises(InputError, match="activate_pj"):
-        load_dram("hbm2").replace(energy={"activate_pj": -1.0})
+@pytest.mark.parametrize(
+    ("energy", "said"),
+    [
+        ({"activate_pj": -1.0}, "activate_pj"),
+        ({"read_pj_per_bit": 1e9}, r"read_pj_per_bit = 1000000000.0: more than 1,000 \(memories take some pJ a bit"),
+        ({"refresh_pj": 1e12}, "refresh_pj"),
+        ({"idle_w": 1e6}, "idle_w"),
+    ],
+)
+def test_a_published_energy_is_neither_negative_nor_in_another_unit(energy, said):
+    with pytest.raises(InputError, match=said):
+        load_dram("hbm2").replace(energy=energy)
+
+
+@pytest.mark.parametrize("clock_fs", [1, 10, 1250, 10**9])
+def test_a_clock_in_another_unit_is_named_on_every_way_in(clock_fs):
+    said = f"timing.clock_fs = {clock_fs:,} makes .* Gb/s a pin .*femtoseconds: 1250000 for 1.25 ns"
+    with pytest.raises(InputError, match=said):
+        load_dram("lpddr5_6400").replace(timing={"clock_fs": clock_fs})
+    with pytest.raises(InputError, match=said):
+        load_hardware({"base": "adder_lpddr5", "memory": {"dram_changes": {"timing": {"clock_fs": clock_fs}}}})
+
+
+@pytest.mark.parametrize(("name", "nBL", "clocks"), [("ddr5_4800", 4, "8"), ("lpddr5_6400", 1, "2 or 4"), ("hbm3", 4, "2"), ("gddr6_14000", 4, "2 or 1")])
+def test_a_burst_takes_the_clocks_of_its_transfers(name, nBL, clocks):
+    with pytest.raises(InputError, match=rf"timing.nBL = {nBL} clocks don't fit .* so that a burst takes {clocks}$"):
+        load_dram(name).replace(timing={"nBL": nBL})
+
+
+def test_slower_data_clocks_and_unknown_standards_are_the_tables_own():
+    whole = load_dram("lpddr5_6400")
+    assert whole.replace(timing={"nBL": 4}).peak_bytes_per_s == whole.peak_bytes_per_s / 2
+    assert whole.replace(standard="mine", timing={"nBL": 8}).peak_bytes_per_s == whole.peak_bytes_per_s / 4
 
 
 def test_a_key_given_twice_in_an_ini(tmp_path):
