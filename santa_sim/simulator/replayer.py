@@ -86,7 +86,8 @@ class Replayer:
 
     def _rate(self, plan: Plan, machine: Hardware) -> Steady | None:
         """The rate of a machine's DRAM, measured once for each DRAM; None where it must be played in full."""
-        if not is_steady(machine, plan.widest_row if len(plan.tables.gather) else None):
+        gathered, bursts = len(plan.tables.gather), len(plan.tables.gather) + len(plan.tables.stream)
+        if not is_steady(machine, gathered / max(1, bursts), plan.widest_row):
             return None
         key = json.dumps([machine.memory.model_dump(), plan.requests_digest])
         if key not in self._rates:

@@ -3,8 +3,9 @@
 The machine's own memory jobs are played once on the banks alone, in their order, a few in flight. The time a burst takes there,
 on average, stands for every burst on every machine with this DRAM, and an unloaded access for the latency. Where the memory
 keeps a machine waiting, the run is one long stream and the rate is all that counts; where it doesn't, the rate hardly matters.
-What it leaves out: queues that run empty and fill again. So it is for machines whose K buffer holds many times what the memory
-has under way, and whose gathers ask for at least that much at a time (`is_steady`); others are played in full.
+What it leaves out: queues that run empty and fill again. So it is for runs that gather next to nothing, on machines whose K buffer
+holds many times what the memory has under way, and whose gathers ask for at least that much at a time (`is_steady`); others are
+played in full.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SAMPLE_BURSTS = 2**21
 LEAST_BURSTS = 2**16  # a shorter run is no steady stream: it is played in full
 IN_FLIGHT = 8  # memory jobs
 AHEAD = 10  # K buffers of fewer times what the memory has under way (bandwidth x latency) make queues run empty
+GATHERED = 0.01  # share of gathered bursts; of more, the order that they are served in depends on what the machine does meanwhile
 _MODULUS = 2**20
 
 
@@ -68,13 +70,18 @@ class Steady:
         return MemoryReport(moved[0], moved[1], counts["activates"], seconds, counts, energy)
 
 
-def is_steady(machine: Hardware, row_bytes: int | None) -> bool:
-    """Whether a machine's K buffer keeps its bank-level DRAM busy without a break, and its gathers of such rows (None: there
-    are no gathers) too."""
+def is_steady(machine: Hardware, gathered: float, row_bytes: int) -> bool:
+    """Whether a bank-level DRAM has a steady stream to serve.
+
+    Parameters
+    ----------
+    gathered : gathered bursts over all bursts
+    row_bytes : of a gathered row
+    """
     config = machine.memory.config
     under_way = config.peak_bytes_per_s * (machine.memory.controller_latency_s + _access_fs(config) / FS_PER_S)
-    keeps_up = row_bytes is None or machine.gather.outstanding * row_bytes >= under_way
-    return machine.k_buffer.bytes >= AHEAD * under_way and keeps_up
+    keeps_up = not gathered or machine.gather.outstanding * row_bytes >= under_way
+    return gathered <= GATHERED and machine.k_buffer.bytes >= AHEAD * under_way and keeps_up
 
 
 def _access_fs(config: DramConfig) -> int:

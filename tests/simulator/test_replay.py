@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import santa_sim
 from santa_sim.errors import InputError
 from santa_sim.simulator.replayer import Replayer
+from santa_sim.simulator.steady import is_steady
 
 W = {"name": "small", "model": "none", "kind": "decode", "heads": 8, "kv_heads": 4, "head_dim": 64, "n_k": [700, 300], "model_layers": 1,
      "dtype": "bfloat16", "source": {"type": "gaussian"}}  # fmt: skip
@@ -90,11 +91,15 @@ def test_errors_are_those_of_simulate(traces):
                 play(traces[0], machine)
 
 
-@pytest.mark.parametrize("machine", ["mac_lpddr5", {"base": "mac_lpddr5", "memory": {"dram": "ddr5_4800"}, "gather": {"outstanding": 16}}])
-def test_the_shortcut_for_steady_streams_agrees_within_one_percent(machine):
-    machine = santa_sim.load_hardware(machine)
-    for run in ({"method": "sdpa"}, {"method": "s2anta-prop", "S": 128}):
-        trace = santa_sim.make_trace("llama8b_decode_8k", **run)
+DDR5 = {"base": "mac_lpddr5", "memory": {"dram": "ddr5_4800"}, "gather": {"outstanding": 16}}
+DDR4 = {"base": "mac_lpddr5", "memory": {"dram": "ddr4_3200"}, "kv_layout": "sequence-first"}
+
+
+@pytest.mark.parametrize("run", [{"method": "sdpa"}, {"method": "s2anta-prop", "S": 64}], ids=["sdpa", "prop"])
+def test_the_shortcut_for_steady_streams_agrees_within_one_percent(run):
+    trace = santa_sim.make_trace("llama8b_decode_8k", **run)
+    for machine in ("mac_lpddr5", DDR5, DDR4):
+        machine = santa_sim.load_hardware(machine)
         full, fast = Replayer(trace).result(machine), Replayer(trace, shortcut=True).result(machine)
         assert fast.memory["model"] == "steady" and any("DRAM shortcut" in note for note in fast.notes)
         assert fast.latency_s == pytest.approx(full.latency_s, rel=0.01)
@@ -104,8 +109,15 @@ def test_the_shortcut_for_steady_streams_agrees_within_one_percent(machine):
 
 def test_where_the_stream_is_not_steady_there_is_no_shortcut(traces):
     narrow = {"base": "mac_hbm3", "k_buffer": {"tiles": 2}}
-    few = {"base": "mac_lpddr5", "memory": {"dram": "ddr5_4800"}, "gather": {"outstanding": 4}}
-    long = santa_sim.make_trace("llama8b_decode_4k", "s2anta-prop", 64)
-    for trace, machine in ((traces[0], "mac_lpddr5"), (long, narrow), (long, few)):
+    gathers = santa_sim.make_trace("llama8b_decode_4k", "s2anta-prop", 64)  # 1.5 % of the bursts
+    columns = santa_sim.make_trace("llama8b_decode_4k", "sdpa", score="bernoulli", B=16)  # of K: nearly all
+    dense = santa_sim.make_trace("llama8b_decode_4k", "sdpa")
+    for trace, machine in ((traces[0], "mac_lpddr5"), (dense, narrow), (gathers, DDR5), (gathers, DDR4), (columns, "mac_lpddr5")):
         machine = santa_sim.load_hardware(machine)
         assert Replayer(trace, shortcut=True).result(machine).to_dict() == Replayer(trace).result(machine).to_dict()
+
+
+@pytest.mark.parametrize("gathered, outstanding, wanted", [(0.0, 1, True), (0.01, 64, True), (0.0101, 64, False), (0.01, 4, False)])
+def test_a_steady_stream_gathers_little_and_much_of_it_at_a_time(gathered, outstanding, wanted):
+    machine = santa_sim.load_hardware({**DDR5, "gather": {"outstanding": outstanding}})
+    assert is_steady(machine, gathered, 256) is wanted
