@@ -6,6 +6,7 @@ Latencies depend on neither, so each machine is played once and only its account
 from __future__ import annotations
 
 import functools
+import reprlib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -77,16 +78,16 @@ def spread() -> Spread:
 
 
 def tornado(
-    first: Result, second: Result, parts: tuple[str, ...] | None = None, inputs: Spread | None = None, quantity: str = "energy"
+    first: Result, second: Result, parts: str | tuple[str, ...] | None = None, inputs: Spread | None = None, quantity: str = "energy"
 ) -> pd.DataFrame:
     """A quantity of one run over that of another, with each input at its low and its high end, and at other nodes.
 
     Parameters
     ----------
-    first, second : results of `santa_sim.run` or `simulate` on accelerators; below 1 the first takes less
+    first, second : results of `santa_sim.run` or `simulate` on accelerators, of the same workload; below 1 the first takes less
     parts : keys of `energy_breakdown_j` that count, such as ('accumulate', 'normalize') (of `area_breakdown_m2` for areas);
         None: all of them
-    inputs : see hwmodels/uncertainty/energy.yaml, which is the default; those that don't move the quantity are left out
+    inputs : see hwmodels/uncertainty/energy.yaml, which is the default; those that neither run spends are left out
     quantity : 'energy' [J], 'area' [m^2], or 'area-latency' [m^2 s], area times latency: what the work takes of a chip
 
     Returns
@@ -98,20 +99,25 @@ def tornado(
     Raises
     ------
     InputError
-        A result doesn't say what it was played on (GPUs, results read from files), a part or quantity doesn't exist, or a part
-        is known on one machine alone.
+        A result doesn't say what it was played on (GPUs, results read from files), the workloads differ, a part or quantity
+        doesn't exist, or a part is known on one machine alone.
     """
     import pandas as pd
 
     choose("quantity", quantity, list(_MOVES))
+    parts = (parts,) if isinstance(parts, str) else parts if parts is None else tuple(parts)
+    if parts is not None and not any(parts):
+        raise InputError(f"parts={parts!r} names no part: name some, such as parts=('accumulate', 'normalize'), or leave it out for all")
     runs = [_Played(result, parts, quantity) for result in (first, second)]
+    _same_workload(*runs)
     unknown = _unknown(*runs)
     given = inputs or spread()
     moves = _MOVES[quantity]
     if quantity == "energy" and any(run.machine.energy.leakage_w_per_m2 is not None for run in runs):  # it is per area
         moves = (*moves, *_AREA)
     moving = tuple(one for one in given.inputs if any(entry.partition(".")[0] in moves for entry in one.entries))
-    nominal = _ratio(runs, {})
+    nominal, spent = _ratio(runs, {}), [run.total({}) for run in runs]
+    moving = tuple(one for one in moving if any([run.total(dict.fromkeys(one.entries, end)) for run in runs] != spent for end in (one.low, one.high)))
     rows = []
     for one in moving:
         ends = [_ratio(runs, dict.fromkeys(one.entries, end)) for end in (one.low, one.high)]
@@ -137,6 +143,9 @@ def plot_tornado(frame: pd.DataFrame, title: str = "") -> matplotlib.figure.Figu
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
+    lacking = [name for name in ("input", "ratio_low", "ratio_high", "ratio", "survives") if name not in getattr(frame, "columns", ())]
+    if lacking:
+        raise InputError(f"plot_tornado() draws the table that tornado() returns; this {type(frame).__name__} lacks {', '.join(lacking)}")
     bars = frame.iloc[::-1]
     figure = Figure(figsize=(8, 1.7 + 0.38 * len(bars)), layout="constrained")
     axes = figure.subplots()
@@ -166,7 +175,9 @@ class _Played:
     """A result, and what it takes to charge it again."""
 
     def __init__(self, result: Result, parts: tuple[str, ...] | None, quantity: str) -> None:
-        played = getattr(result, "played", None)
+        if not isinstance(result, Result):
+            raise InputError(f"tornado needs results of run() or simulate(), not {type(result).__name__}: {reprlib.repr(result)}")
+        played = result.played
         if played is None or not isinstance(played[1], Hardware):
             raise InputError(f"tornado needs results of run() or simulate() on accelerators; {result.hardware!r} doesn't say what was played on it")
         self.kind = "energy" if quantity == "energy" else "area"
@@ -199,6 +210,14 @@ class _Played:
         each = self.result.latency_s if self.quantity == "area-latency" else 1.0
         counted = ((part, cost) for part, cost in charged.items() if self.parts is None or part in self.parts)
         return each * sum(cost * ends.get(part, 1.0) if part in _DRAM else cost for part, cost in counted)  # the rest moved with the table
+
+
+def _same_workload(first: _Played, second: _Played) -> None:
+    """InputError unless both runs did the same work: what one takes of another work's energy says nothing of either."""
+    for name in ("workload", "kind", "n_k", "n_q", "n_heads", "n_kv_heads", "head_dim", "layers"):
+        one, other = (run.trace.meta.get(name) for run in (first, second))
+        if one != other:
+            raise InputError(f"{name} is {reprlib.repr(one)} in the first and {reprlib.repr(other)} in the second: compare runs of the same workload")
 
 
 def _unknown(first: _Played, second: _Played) -> list[str]:

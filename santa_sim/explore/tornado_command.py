@@ -25,7 +25,7 @@ _QUANTITIES = ("energy", "area", "area-latency")
 @method_options
 @click.option("--hardware", help="Its machine: a shipped name or a .yaml path.  [default: as in `run`]")
 @click.option("--over", default="sdpa", show_default=True, metavar=f"[{'|'.join(METHODS)}]", help="Method that it is compared with: with the same "
-              "options if it is the same, else with exact scores and S or k where it takes them.")  # fmt: skip
+              "options if it is the same, else with exact scores. S and k go to the method that takes them.")  # fmt: skip
 @click.option("--over-hardware", help="That method's machine.  [default: as in `run`]")
 @click.option("--quantity", default="energy", show_default=True, metavar=f"[{'|'.join(_QUANTITIES)}]", help="What is compared.")
 @click.option("--parts", metavar="PARTS", help="Parts that count, such as accumulate,normalize.  [default: all]")
@@ -41,7 +41,7 @@ def command(workload, method, hardware, over, over_hardware, quantity, parts, ou
     from .. import api
     from ..simulator import simulate
     from . import tables
-    from .kernels import Kernel
+    from .kernels import DEFAULTS, Kernel
     from .tornado import plot_tornado, tornado
 
     choose("--quantity", quantity, _QUANTITIES)
@@ -52,7 +52,13 @@ def command(workload, method, hardware, over, over_hardware, quantity, parts, ou
     if over == method and machines[0] == machines[1]:
         raise InputError(f"both are {method} on {machines[0].name}: give another --over, or another machine with --over-hardware")
     other = dict(Kernel.of(workload, {**arguments, "method": over, "score": "exact"}).arguments)
+    own = dict(Kernel.of(workload, {**arguments, "method": method}).arguments)
+    arguments |= {name: own[name] for name in ("S", "k", "allocation", "sampler") if own[name] == DEFAULTS[name] != other[name]}  # the other's alone
     Spec(method=over, samples=other["S"], k=other["k"])  # what is missing is said before anything runs
+    if parts is not None:
+        parts = [part.strip() for part in parts.split(",") if part.strip()]
+        if not parts:
+            raise InputError("--parts names no part: write some, such as --parts accumulate,normalize, or leave it out for all")
     with Progress() as progress:
         first = api.run(workload, method, hardware=machines[0], progress=progress, **arguments)
         if over == method:
@@ -60,7 +66,7 @@ def command(workload, method, hardware, over, over_hardware, quantity, parts, ou
         else:
             second = api.run(workload, hardware=machines[1], progress=progress, **other)
         progress("moving inputs to their ends", 0, 1)
-        frame = tornado(first, second, tuple(part.strip() for part in parts.split(",")) if parts else None, quantity=quantity)
+        frame = tornado(first, second, parts, quantity=quantity)
     title = f"{first.workload}: {_name(first)}\nover {_name(second)}"
     if output:
         tables.write(frame, output)
@@ -70,7 +76,7 @@ def command(workload, method, hardware, over, over_hardware, quantity, parts, ou
         known = {"first": _name(first), "second": _name(second), "quantity": quantity, "ratio": frame["ratio"][0], "unknown": frame.attrs["unknown"]}
         click.echo(json.dumps({"workload": first.workload, **known, "inputs": json.loads(tables.as_json(frame))}, indent=2))
     else:
-        _show(frame, title, parts)
+        _show(frame, title, ", ".join(parts or ()))
 
 
 def _accelerator(machine) -> Hardware:
@@ -86,7 +92,7 @@ def _name(result: Result) -> str:
     return f"{result.method}{budget}{'' if result.score == 'exact' else f', {result.score} scores'} on {result.hardware}"
 
 
-def _show(frame: pd.DataFrame, title: str, parts: str | None) -> None:
+def _show(frame: pd.DataFrame, title: str, parts: str) -> None:
     """The ratio, a row an input, and what turns the conclusion."""
     from rich.console import Console
     from rich.table import Table
