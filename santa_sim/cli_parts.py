@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -75,14 +77,29 @@ def readable_errors(command: Callable) -> Callable:
 def writable(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Refuse a file that can't be written before anything is computed."""
     if value is not None:
-        folder = Path(value).parent
-        if not value or Path(value).is_dir():
-            raise click.BadParameter(f"{value!r} is not a file name")
-        if not folder.is_dir():
-            raise click.BadParameter(f"{value!r}: the folder {str(folder)!r} does not exist")
-        if not os.access(value if Path(value).exists() else folder, os.W_OK):
-            raise click.BadParameter(f"{value!r} can't be written: no permission")
+        try:
+            _try_to_write(value)
+        except (OSError, ValueError) as error:
+            raise click.BadParameter(f"{value!r} can't be written: {getattr(error, 'strerror', None) or error}") from None
     return value
+
+
+def _try_to_write(value: str) -> None:
+    """Open the file for writing, or one beside it where it isn't there yet, and leave everything as it was."""
+    path = Path(value)
+    if not value or path.is_dir():
+        raise click.BadParameter(f"{value!r} is not a file name")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"{value!r}: the folder {str(path.parent)!r} does not exist")
+    if path.is_file():
+        path.open("ab").close()
+    elif path.exists():  # a pipe, a terminal: opening it may wait for a reader
+        if not os.access(path, os.W_OK):
+            raise PermissionError(None, "no permission")
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # refuses a name that is too long
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
 
 
 def picture(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -115,7 +132,7 @@ def method_options(command: Callable) -> Callable:
 
     options = [
         click.argument("workload"),
-        click.option("--method", required=True, metavar=names(METHODS), help="Value stage."),
+        click.option("--method", "-m", required=True, metavar=names(METHODS), help="Value stage."),
         click.option("--samples", "-S", "S", callback=whole_or_list, metavar="S", help="Samples per query and head; or one per layer, as 64,128."),
         click.option("--k", type=int, help="Keys that top-k keeps."),
         click.option("--score", metavar=names(SCORES), default="exact", show_default=True, help="Score stage."),

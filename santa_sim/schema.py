@@ -21,6 +21,7 @@ import pydantic
 import yaml
 
 from .errors import InputError, choose, nearest, suggestion
+from .file_kinds import check_kind
 
 
 class Model(pydantic.BaseModel):
@@ -260,6 +261,7 @@ def read_fields(path: Path, what: str) -> dict:
     data = _read_again(path, path.stat().st_mtime_ns)
     if not isinstance(data, dict):
         raise InputError(f"{path}: a {what} file is a mapping of fields, not {type(data).__name__}")
+    check_kind(data, what, path)
     return copy.deepcopy(data)
 
 

@@ -28,6 +28,7 @@ def combinations(command):
         click.option("--precision", multiple=True, help="Storage of Q, K and V.  [default: the workload's]"),
         click.option("--hardware", multiple=True, help="Machines: shipped names or .yaml paths.  [default: as in `run`]"),
         click.option("--seed", multiple=True, type=int, help="Seeds of the draws.  [default: 0]"),
+        click.option("--tensor-seed", multiple=True, type=int, help="Seeds of synthetic tensors.  [default: 0]"),
         click.option("--tile", multiple=True, type=int, help="Keys per tile."),
         click.option("--allocation", multiple=True, help="prop's tile budgets.  [default: largest-remainder]"),
         click.option("--kernel", default="cpu", show_default=True, metavar="[cpu|torch|gpu]"),

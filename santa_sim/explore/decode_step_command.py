@@ -12,7 +12,7 @@ from ..errors import InputError
 
 @click.command()
 @click.argument("model")
-@click.option("--method", required=True, help="Value stage of the attention, as in `run`.")
+@click.option("--method", "-m", required=True, help="Value stage of the attention, as in `run`.")
 @click.option("--samples", "-S", "S", callback=whole_or_list, metavar="S", help="Samples per query and head; or one per layer, as 64,128,...")
 @click.option("--n-k", "n_k", multiple=True, required=True, type=int, metavar="N", help="Keys of each sequence, the current token included.")
 @click.option("--batch", multiple=True, type=int, default=(1,), show_default="1", help="Sequences.")

@@ -13,6 +13,7 @@ from ..errors import InputError, choose
 from ..hardware_gpu import Gpu
 from ..hardware_model import Hardware
 from ..methods.spec import METHODS, PRECISIONS, SCORES
+from ..file_kinds import check_kind
 from ..schema import read_yaml, shown
 from ..workload import load_workload, replace
 from . import sweep_identity
@@ -132,6 +133,7 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
         data = read_yaml(path)
         if not isinstance(data, dict):
             raise InputError(f"{path}: a sweep is a mapping of {', '.join(KEYS[:3])}, ..., grid and points, not {type(data).__name__}")
+        check_kind(data, "sweep", path)
         data = _relative(data, path.parent)
     data = {**data, **arguments}
     for key in data:
