@@ -65,6 +65,8 @@ def compare(workload, as_json, output, **arguments) -> None:
     click.echo(tables.as_json(frame)) if as_json else tables.show(frame)
     if output:
         tables.write(frame, output)
+    if frame["failure"].notna().all():
+        raise InputError("nothing could be run: every combination failed")
 
 
 @click.command()
@@ -84,7 +86,7 @@ def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
     import pyarrow.parquet as pq
 
     from . import tables
-    from .pareto import pareto as front
+    from .pareto import fronts
     from .sweep import run_sweep
     from .sweep_spec import load_sweep
 
@@ -104,7 +106,9 @@ def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
     frame = file.read(columns=list(shown)).to_pandas()
     failed = frame["failure"].notna()
     summary = {"file": output, "points": len(frame), "failed": int(failed.sum())}
-    best = front(frame[~failed], columns) if not failed.all() else frame[:0]
+    best, left_out = fronts(frame[~failed], columns) if not failed.all() else (frame[:0], [])
+    for reason in left_out:
+        click.echo(f"left out of the front: {reason}", err=True)
     if as_json:
         click.echo(json.dumps({**summary, "pareto": json.loads(tables.as_json(best))}, indent=2))
         return
@@ -121,23 +125,29 @@ def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
 @json_option
 @readable_errors
 def pareto(table, minimize, output, as_json) -> None:
-    """Print the Pareto front of a TABLE that `compare` or `sweep` wrote: the rows that no other beats in every column.
+    """Print the Pareto front of a TABLE that `compare` or `sweep` wrote: the rows of a workload that no other of it beats in every column.
 
     Example: santa-sim pareto out.parquet --minimize latency_s,energy_j
     """
     from . import tables
-    from .pareto import pareto as front
+    from .pareto import fronts, works
 
     if output:
         tables.check_format(output)
-    frame = tables.read(table)
-    best = front(frame, [name.strip() for name in minimize.split(",")])
+        if Path(output).exists() and Path(table).exists() and Path(output).samefile(table):
+            raise InputError(f"--output {output!r} is the table itself, and would be overwritten by its front: give another name")
+    frame, names = tables.read(table), [name.strip() for name in minimize.split(",")]
+    best, left_out = fronts(frame, names)
+    for reason in left_out:
+        click.echo(f"left out: {reason}", err=True)
     if output:
         tables.write(best, output)
     if as_json:
         click.echo(tables.as_json(best))
         return
-    click.echo(f"{len(best):,} of {len(frame):,} rows are on the front of {minimize}")
+    apart = works(frame, names)
+    each = f", each {' and '.join(apart)} by itself" if apart else ""
+    click.echo(f"{len(best):,} of {len(frame):,} rows are on the front of {minimize}{each}")
     varies = [name for name in tables.COLUMNS if name in frame and tables.names_a_run(name) and frame[name].nunique(dropna=False) > 1]
     own = list(frame.columns[: frame.columns.get_loc("workload")]) if "workload" in frame else []  # a sweep's fields stand before
     tables.show(best, (*own, *varies))

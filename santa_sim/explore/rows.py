@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ _LEFT_OUT = ("output", "spans", "stalls_fs", "played")
 def row_of(result: Result) -> dict[str, object]:
     """A result as one flat row: numbers, text or None, nothing nested.
 
-    `area_m2` is the sum of the machine's parts; `failure` is None. Samples that differ by layer are text, such as
+    `area_m2` is the sum of the machine's parts; energies are None where no part is known (GPUs); `failure` is None. Samples that differ by layer are text, such as
     '64,128', in `samples_by_layer`, and `samples` is None. Notes are joined by '; '.
     """
     flat: dict[str, object] = {}
@@ -41,7 +40,9 @@ def row_of(result: Result) -> dict[str, object]:
                 flat[f"{field.name}_by_layer"] = ",".join(map(str, value))
         else:
             flat[field.name] = _scalar(value)
-    flat["area_m2"] = math.fsum(result.area_breakdown_m2.values()) if result.area_breakdown_m2 else None
+    flat["area_m2"] = result.area_m2
+    if set(result.energy_breakdown_j) <= set(result.energy_unknown):
+        flat |= dict.fromkeys(["energy_j", *_flat("energy_breakdown_j", result.energy_breakdown_j)])
     flat["failure"] = None
     return {name: flat.get(name) for name in FIRST} | {name: value for name, value in flat.items() if name not in FIRST}
 

@@ -73,7 +73,8 @@ def show(frame: pd.DataFrame, fields: tuple[str, ...] = ()) -> None:
         table.add_column(heading, justify="right" if factor else "left", no_wrap=True)
     missing = frame.isna()
     unknown = frame["energy_unknown"].fillna("") if "energy_unknown" in frame else [""] * len(frame)
-    without_dram = ["dram_read" in parts for parts in unknown]
+    has_energy = frame["energy_j"].notna() if "energy_j" in frame else [False] * len(frame)
+    without_dram = ["dram_read" in parts and has for parts, has in zip(unknown, has_energy)]
     for index in range(len(frame)):
         cells = []
         for name, _, factor, form in shown:

@@ -90,6 +90,13 @@ def test_command_writes_and_prints(tmp_path):
     assert refused.exit_code == 2 and ".csv or .parquet" in refused.stderr
 
 
+def test_the_command_fails_if_everything_did(tmp_path):
+    arguments = ["compare", W, "-m", "sdpa", "--hardware", "adder_hbm3", "-o", str(tmp_path / "c.csv")]
+    failed = CliRunner().invoke(main, arguments)
+    assert failed.exit_code == 2 and "nothing could be run" in failed.stderr and "failed: method 'sdpa'" in failed.stdout
+    assert len(pd.read_csv(tmp_path / "c.csv")) == 1  # with the reason
+
+
 def test_printed_energies_without_dram_are_marked_and_units_are_shown():
     arguments = ["compare", W, "-m", "s2anta-prop", "-S", "64", "--hardware", "adder_hbm3", "--hardware", "adder_lpddr5"]
     text = CliRunner().invoke(main, arguments).stdout
