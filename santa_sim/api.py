@@ -108,7 +108,7 @@ def _run_method(workload, method, S, k, score, B, hardware, precision, seed, ker
     dtype = _DTYPE_OF.get(spec.precision, workload.dtype)
     if progress:
         progress("making tensors", 0, 1)
-    inputs, tensors, layers, notes = _tensors(workload, dtype, tensor_seed)
+    inputs, tensors, layers, notes = _tensors(workload, dtype, tensor_seed, spec.precision)
     step = functools.partial(progress, "running the method") if progress else None
     meta = {"workload": workload.name, "tensor_seed": tensor_seed}
     outputs, trace = run_kernel(spec, tensors, layers, kernel, meta, step)
@@ -119,14 +119,15 @@ def _run_method(workload, method, S, k, score, B, hardware, precision, seed, ker
     return trace, outputs, machine
 
 
-def _tensors(workload: Workload, dtype: str, seed: int) -> tuple[_SameArrays, list, tuple[int, ...], tuple[str, ...]]:
+def _tensors(workload: Workload, dtype: str, seed: int, precision: str) -> tuple[_SameArrays, list, tuple[int, ...], tuple[str, ...]]:
     made = make_tensors(workload, dtype, seed)
     tensors = [[check_tensors(*x) for x in zip(*of_layer)] for of_layer in zip(made.q, made.k, made.v)]
     layers = tuple(made.report.get("layers") or range(workload.layers))
     notes = tuple(made.report.get("notes", ()))
     deviation = made.report.get("logits_max_abs_deviation")
     if deviation is not None:
-        notes += (f"workload: after rounding to {dtype} the logits are within {deviation:.2g} of the wanted ones",)
+        before = "" if precision in _DTYPE_OF else f", before they are quantised to {precision},"
+        notes += (f"workload: after rounding to {dtype}{before} the logits are within {deviation:.2g} of the wanted ones",)
     arrays = [x for of_layer in zip(made.q, made.k, made.v) for qkv in zip(*of_layer) for x in qkv]
     return _SameArrays(tuple(arrays)), tensors, layers, notes
 

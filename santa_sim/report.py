@@ -47,9 +47,11 @@ def _times(result: Result) -> Table:
         causes = result.stalls_fs.get("requests" if unit == "dram" else unit, {})
         waits = sorted(((fs / sum(causes.values()), cause) for cause, fs in causes.items() if cause != BUSY and fs), reverse=True)[:2]
         texts = [f"{words(cause).removeprefix('waiting for ')} {100 * part:.1f} %" for part, cause in waits if part >= 0.01]
+        if unit == "dram" and texts:  # it waits for nothing itself: these are the waits of what is handed over to it
+            texts[0] = f"the next request, meanwhile: {texts[0]}"
         if share > 0:
             rows.append((unit, f"{100 * share:.1f} %", ", ".join(texts)))
-    table = _table("time", ["", "busy", "waits for (dram: the next request)"], rows)
+    table = _table("time", ["", "busy", "waits for"], rows)
     table.columns[2].justify = "left"
     return table
 
@@ -60,6 +62,15 @@ def without_unknown(unknown: list[str]) -> str:
     names = ["DRAM"] if len(dram) == 4 else [f"DRAM {part.removeprefix('dram_')}" for part in dram]
     names += [part for part in unknown if part not in dram]
     return f" without {', '.join(names)} (not known)" if names else ""
+
+
+def _area(result: Result) -> list[tuple[str, str]]:
+    """The line with the area, if the machine has one."""
+    if result.area_m2 is None:
+        return []
+    node = f", {result.played[1].technology.node_nm:g} nm" if result.played else ""
+    sram = " and SRAM" if result.area_breakdown_m2.get("sram") else ""
+    return [("area", f"{result.area_m2 * 1e6:.4g} mm²  (lanes{sram}{node})")]
 
 
 def render(result: Result) -> RenderableType:
@@ -84,6 +95,7 @@ def render(result: Result) -> RenderableType:
         expected = result.error.get("expected_relative_l2")
         head.append(("output error", f"{100 * result.error['relative_l2']:.2f} % relative L2 against exact attention"
                      + (f" ({100 * expected:.2f} % expected)" if expected is not None else "")))  # fmt: skip
+    head += _area(result)
     summary = Table(box=None, show_header=False, pad_edge=False)
     for name, text in head:
         summary.add_row(f"[bold]{name}[/bold]", text)

@@ -165,7 +165,7 @@ def make_synthetic(
             q[-1].append(queries.reshape(n_q, h, d) if workload.kind == "prefill" else queries)
             k[-1].append(keys)
             v[-1].append(values)
-    return q, k, v, _report(workload, missed)
+    return q, k, v, _report(workload, dtype, missed)
 
 
 def _fill(out: np.ndarray, seed: int, sequence: int, layer: int, part: str) -> None:
@@ -175,7 +175,7 @@ def _fill(out: np.ndarray, seed: int, sequence: int, layer: int, part: str) -> N
     )
 
 
-def _report(workload: Workload, missed: list[dict]) -> dict:
+def _report(workload: Workload, dtype: np.dtype, missed: list[dict]) -> dict:
     """What the tensors are and, for wanted logits, how far from them rounding left the reached ones."""
     source = workload.source
     report = {"source": source.type, "notes": []}
@@ -186,7 +186,7 @@ def _report(workload: Workload, missed: list[dict]) -> dict:
         "logits_max_abs_deviation": max(one["largest"] for one in missed),
         "logits_rms_deviation": float(np.sqrt(sum(one["squares"] for one in missed) / logits)),
     }
-    report["notes"].append("logits reached after rounding to storage, evaluated in float32")
+    report["notes"].append(f"logits reached after rounding to {np.dtype(dtype).name}, evaluated in float32")
     elsewhere = sorted(set(workload.lengths) - {source.fitted_at_keys})
     if elsewhere:
         report["notes"].append(

@@ -234,3 +234,11 @@ print(santa_sim.__file__, len(santa_sim.list_workloads()), len(santa_sim.list_ha
     assert run.returncode == 0, run.stderr
     assert run.stdout.split()[0] == str(tmp_path / "santa_sim" / "__init__.py")
     assert int(run.stdout.split()[1]) >= 9
+
+
+def test_an_integer_run_says_which_storage_its_logits_are_those_of():
+    workload = {"name": "w", "model": "m", "kind": "decode", "heads": 2, "kv_heads": 1, "head_dim": 16, "n_k": [64], "model_layers": 1,
+                "dtype": "bfloat16", "source": {"type": "sink_zipf", "sink_mass": 0.5, "exponent": 1.2, "fitted_at_keys": 64}}  # fmt: skip
+    said = [" ".join(santa_sim.run(workload, "s2anta-sys", 16, precision=p).notes) for p in ("bf16", "int8")]
+    assert "after rounding to bfloat16 the logits" in said[0] and "logits reached after rounding to bfloat16, evaluated" in said[0]
+    assert "after rounding to bfloat16, before they are quantised to int8, the logits" in said[1]

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -140,3 +141,12 @@ def test_keys_that_tell_a_kind_of_file_are_fields_of_this_kind_alone():
 def test_tensor_seeds_are_compared():
     rows = json.loads(invoke("compare", "smollm2_decode_2k", "-m", "s2anta-sys", "-S", "4", "--tensor-seed", "0", "--tensor-seed", "1", "--json").stdout)
     assert len(rows) == 2
+
+
+def test_the_readme_shows_what_the_first_command_prints():
+    from pathlib import Path
+
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    command, shown = re.search(r"&& santa-sim (run .*?)\n```.*?```\n(llama8b_decode_32k, .*?)```", readme, re.DOTALL).groups()
+    printed = CliRunner().invoke(main, command.split(), env={"COLUMNS": "102"}).stdout
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()

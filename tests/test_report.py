@@ -46,3 +46,22 @@ def test_the_energy_says_what_it_leaves_out(result, unknown, said):
 def test_what_the_machine_does_not_know_gets_there(result):
     assert "leakage" in result.energy_unknown
     assert "leakage (not known)" in energy_line(result)
+
+
+def line_of(result, name):
+    console = Console(file=io.StringIO(), width=200)
+    console.print(render(result))
+    return next(line for line in console.file.getvalue().splitlines() if line.startswith(f"{name} "))
+
+
+def test_the_area_is_the_sum_of_its_parts_and_says_what_it_is_of(result):
+    assert result.area_m2 == pytest.approx(sum(result.area_breakdown_m2.values()))
+    assert line_of(result, "area").split(maxsplit=1)[1].rstrip() == f"{result.area_m2 * 1e6:.4g} mm²  (lanes and SRAM, 45 nm)"
+    bare = dataclasses.replace(result, area_breakdown_m2=result.area_breakdown_m2 | {"sram": 0.0}, played=None)
+    assert line_of(bare, "area").rstrip().endswith("mm²  (lanes)")
+    assert dataclasses.replace(result, area_breakdown_m2={}).area_m2 is None
+
+
+def test_what_drams_row_waits_for_is_the_next_requests(result):
+    waits = dataclasses.replace(result, stalls_fs={"requests": {"space_k_buffer": 95, "work_sampler": 5}}, utilization={"dram": 0.96})
+    assert line_of(waits, "dram").split("96.0 %")[1].strip() == "the next request, meanwhile: buffer space (K) 95.0 %, work from sampler 5.0 %"

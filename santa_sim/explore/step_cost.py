@@ -92,9 +92,9 @@ def combined(terms: Iterable[tuple[Fraction | float | int, Cost]]) -> Cost:
 
 
 def on_line(x: int, x0: int, cost0: Cost, x1: int, cost1: Cost) -> Cost:
-    """The cost at x of what costs cost0 at x0 and cost1 at x1 and grows in proportion."""
+    """The cost at x of what costs cost0 at x0 and cost1 at x1 and grows in proportion; notes are cost1's, of the larger piece."""
     share = Fraction(x - x0, x1 - x0)
-    return combined([(1 - share, cost0), (share, cost1)])
+    return dataclasses.replace(combined([(1 - share, cost0), (share, cost1)]), notes=cost1.notes)
 
 
 class Costs:

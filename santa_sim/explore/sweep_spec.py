@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ..api import machine_for
 from ..errors import InputError, choose
+from ..file_kinds import check_kind
 from ..hardware_gpu import Gpu
 from ..hardware_model import Hardware
 from ..methods.spec import METHODS, PRECISIONS, SCORES
-from ..file_kinds import check_kind
 from ..schema import read_yaml, shown
 from ..workload import load_workload, replace
 from . import sweep_identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,11 @@ class Result:
     spans: list[Span] | None = dataclasses.field(default=None, repr=False)
     stalls_fs: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     played: tuple[Trace, Hardware | Gpu] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def area_m2(self) -> float | None:
+        """Area of the machine's lanes and SRAM  [m^2], the sum of area_breakdown_m2; None on a GPU, whose areas nobody has published."""
+        return math.fsum(self.area_breakdown_m2.values()) if self.area_breakdown_m2 else None
 
     def to_dict(self) -> dict:
         """All but `output`, `spans` and `played`, JSON-able, SI units."""

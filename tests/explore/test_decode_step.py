@@ -163,6 +163,11 @@ def test_lines_are_exact_in_bytes(w, n, x):
     assert line.traffic_bytes["total"] == x * n and math.isclose(line.latency_s, x * n * 1e-9, rel_tol=1e-9, abs_tol=1e-20)
 
 
+def test_a_line_through_two_pieces_has_the_larger_ones_notes_once():
+    said = [Cost(n * 1e-9, {}, {"total": n}, {"total": n}, {}, notes=(f"within {n}", "banks")) for n in (1, 2)]
+    assert on_line(4, 1, said[0], 2, said[1]).notes == ("within 2", "banks")
+
+
 def test_pieces_of_a_matrix_agree_with_all_of_it():
     """The line through 8 and 16 MiB against 24 MiB: bytes exactly, time within 0.5 %, energy within 0.1 %."""
     machine = santa_sim.load_hardware("mac_lpddr5")
