@@ -21,7 +21,7 @@ from .sweep_work import play_points, run_kernel
 if TYPE_CHECKING:
     import pandas as pd
 
-CHUNK = 16  # machine points of a part: what is lost at most when a worker dies
+CHUNK = 16  # machine points of a part; parts that take long are handed in by and by (`sweep_work.LATEST_S`)
 ESTIMATE_FROM = 64  # points from which the first ones are timed before the rest is run
 
 
@@ -79,7 +79,7 @@ def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler:
     if parts.finished:
         parts.tidy()
         return
-    todo = _Todo(sweep, parts.kept())
+    todo = _Todo(sweep, parts.kept(), parts.begun())
     few = todo.points < 4 and jobs is None
     try:
         with workers(sweep, parts.folder, 1 if few else jobs or os.cpu_count() or 1, scheduler) as crew:
@@ -103,13 +103,15 @@ def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler:
 
 
 class _Todo:
-    """What isn't on disk yet: kernels, and chunks of the machine points of each."""
+    """What isn't on disk yet: kernels, and chunks of the machine points of each. `begun`: first rows of chunks that are left."""
 
-    def __init__(self, sweep: Sweep, kept: set[int]) -> None:
+    def __init__(self, sweep: Sweep, kept: set[int], begun: dict[int, list[dict]]) -> None:
         self.machines, self.per_kernel = sweep.machines, -(-sweep.machines // CHUNK)
         self.chunks = sweep.kernels * self.per_kernel
         self.kept = {chunk for chunk in kept if chunk < self.chunks}
-        self.points = sweep.points - sum(len(self.of(chunk % self.per_kernel)) for chunk in self.kept)
+        left = {chunk: rows for chunk, rows in begun.items() if chunk < self.chunks and chunk not in self.kept}
+        self.begun = {chunk: rows for chunk, rows in left.items() if len(rows) < len(self.of(chunk % self.per_kernel))}
+        self.points = sweep.points - sum(len(self.of(chunk % self.per_kernel)) for chunk in self.kept) - sum(map(len, self.begun.values()))
         done = collections.Counter(chunk // self.per_kernel for chunk in self.kept)
         self.kernels = sweep.kernels - sum(count == self.per_kernel for count in done.values())
 
@@ -138,7 +140,8 @@ def _run(todo: _Todo, parts: Parts, crew, clock: Clock) -> None:
             while len(flying) < crew.ahead and (ready or more):
                 if ready:
                     kernel, chunk = ready.popleft()
-                    flying[crew.submit(play_points, kernel, todo.of(chunk), made[kernel])] = ("chunk", kernel, chunk)
+                    rows = todo.begun.get(kernel * todo.per_kernel + chunk, [])
+                    flying[crew.submit(play_points, kernel, todo.of(chunk)[len(rows) :], made[kernel], rows)] = ("chunk", kernel, chunk)
                     continue
                 entry = next(kernels, None)
                 if entry is None:
@@ -153,13 +156,20 @@ def _run(todo: _Todo, parts: Parts, crew, clock: Clock) -> None:
                     left[kernel] = len(rest)
                     ready += [(kernel, chunk) for chunk in rest]
                     continue
-                parts.add(kernel * todo.per_kernel + rest, result_of(future))
-                clock.add(len(todo.of(rest)))
+                number, done = kernel * todo.per_kernel + rest, result_of(future)
+                new = len(done) - len(todo.begun.pop(number, []))
+                if isinstance(done, list):  # not all of the chunk
+                    parts.begin(number, done)
+                    todo.begun[number] = done
+                    ready.appendleft((kernel, rest))
+                    clock.add(new)
+                    continue
+                parts.add(number, done)
+                clock.add(new)
                 left[kernel] -= 1
                 if not left[kernel]:
                     trace = made.pop(kernel)
                     if isinstance(trace, Path):
                         trace.unlink(missing_ok=True)
     finally:
-        for future in flying:
-            future.cancel()
+        crew.cancel(flying)

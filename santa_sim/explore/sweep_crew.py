@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..errors import InputError, SimulationError
 from .sweep_identity import code_digest
+from .sweep_spawn import Context
 from .sweep_spec import Sweep
 from .sweep_work import forget
 
@@ -51,13 +52,17 @@ class Here:
     def wait(self, futures) -> set:
         return set(futures)
 
+    def cancel(self, futures) -> None:
+        """All are done."""
+
 
 class Local:
     """Processes of this machine; traces pass through files."""
 
     def __init__(self, sweep: Sweep, folder: Path, workers: int) -> None:
         self.folder, self.workers, self.ahead = folder, workers, 2 * workers
-        self.pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (sweep, code_digest()))
+        self.context = Context()
+        self.pool = concurrent.futures.ProcessPoolExecutor(workers, self.context, _begin, (sweep, code_digest()))
 
     def submit(self, work: Callable, *arguments: object) -> concurrent.futures.Future:
         try:
@@ -67,6 +72,9 @@ class Local:
 
     def wait(self, futures) -> set:
         return concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED).done
+
+    def cancel(self, futures) -> None:
+        """They end with the processes (the pool trips over futures that others cancelled)."""
 
 
 _MINE: dict[str, object] = {}  # of a worker: its sweep, and what it can't work for
@@ -78,6 +86,7 @@ def _begin(sweep: Sweep, digest: str) -> None:
 
     numba.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _MINE.update(sweep=sweep, wrong=None if digest == code_digest() else "santa_sim was edited since this process loaded it, and its workers have loaded the new code")
 
@@ -106,6 +115,10 @@ class Cluster:
 
     def submit(self, work: Callable, *arguments: object):
         return self.client.submit(work, self.sweep, *arguments, pure=False)
+
+    def cancel(self, futures) -> None:
+        for future in futures:
+            future.cancel()
 
     def wait(self, futures) -> set:
         from distributed import wait
@@ -153,6 +166,9 @@ def workers(sweep: Sweep, folder: Path, jobs: int, scheduler: str | None) -> Ite
         local = Local(sweep, folder, jobs)
         try:
             yield local
+        except BaseException:
+            local.context.stop()
+            raise
         finally:
             local.pool.shutdown(wait=True, cancel_futures=True)
 
@@ -162,6 +178,7 @@ def _client(address: str):
         import distributed
     except ImportError:
         raise InputError(f"scheduler={address!r} needs Dask: pip install 'santa-sim[cluster]'") from None
+    _check_address(address)
     try:
         client = distributed.Client(address, timeout=CLUSTER_WAIT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
@@ -175,10 +192,25 @@ def _client(address: str):
     except TimeoutError:
         client.close()
         raise InputError(f"scheduler={address!r} has no workers; start some with `dask worker {address}`") from None
-    except InputError:
+    except BaseException:
         client.close()
         raise
     return client
+
+
+def _check_address(address: str) -> None:
+    """InputError unless it looks like one: distributed waits for half a minute to tell, and lets go of half a client badly."""
+    from distributed.comm.addressing import parse_address, parse_host_port
+    from distributed.comm.registry import backends
+
+    try:
+        kind, place = parse_address(address)
+        host, port = ("here", 1) if kind == "inproc" else parse_host_port(place)
+        good = kind in backends and bool(host) and 0 < port < 2**16
+    except (ValueError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise InputError(f"scheduler={address!r} is not the address of a Dask scheduler; write its host and port, such as tcp://192.0.2.7:8786")
 
 
 def _check_code(client, address: str) -> None:

@@ -1,6 +1,7 @@
 """What a sweep keeps on disk: parts while it runs, beside the file that they become; a sweep that was stopped goes on from them.
 
-A part holds the rows of a chunk of points and is written whole or not at all. The finished file doesn't depend on how
+A part holds the rows of a chunk of points and is written whole or not at all; of a chunk that takes long, the rows that are done
+are kept in a file of their own until it is there. The finished file doesn't depend on how
 often the sweep was stopped, nor on who computed what: parts are cut by the spec alone.
 """
 
@@ -86,6 +87,26 @@ class Parts:
                 writer.write_table(table)
 
         _write(self.path(chunk), write)
+        self._rows_path(chunk).unlink(missing_ok=True)
+
+    def begin(self, chunk: int, rows: list[dict[str, object]]) -> None:
+        """Keep the first rows of a chunk."""
+        _write(self._rows_path(chunk), lambda path: path.write_text(json.dumps(rows, default=lambda value: value.item()), encoding="utf-8"))
+
+    def begun(self) -> dict[int, list[dict[str, object]]]:
+        """First rows of chunks that are on disk; what can't be read counts as not there."""
+        found = {}
+        for path in self.folder.glob("rows-*.json"):
+            number = path.stem.removeprefix("rows-")
+            if number.isdigit() and path == self._rows_path(int(number)):
+                with contextlib.suppress(OSError, ValueError):
+                    rows = json.loads(path.read_text(encoding="utf-8"))
+                    if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+                        found[int(number)] = rows
+        return found
+
+    def _rows_path(self, chunk: int) -> Path:
+        return self.folder / f"rows-{chunk:08d}.json"
 
     def finish(self, chunks: int) -> None:
         """Make the output of all parts, in order, and remove them."""

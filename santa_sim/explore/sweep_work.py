@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ from .rows import failed_row, row_of
 from .sweep_fields import Field
 from .sweep_parts import table_of
 from .sweep_spec import Sweep
+
+LATEST_S = 10.0  # of work, after which rows are handed in
 
 
 def run_kernel(sweep: Sweep, number: int, folder: Path | None) -> Trace | Path | str:
@@ -33,8 +37,11 @@ def run_kernel(sweep: Sweep, number: int, folder: Path | None) -> Trace | Path |
     return path
 
 
-def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | str) -> pa.Table:
-    """Play a kernel's trace on the machines `points`; what fails is a row that says why."""
+def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | str, before: Sequence[dict] = ()) -> pa.Table | list[dict]:
+    """Play a kernel's trace on the machines `points`; what fails is a row that says why.
+
+    The rows `before` and these as a table; once they have taken `LATEST_S` and some are left, those that are there.
+    """
     trace = made if isinstance(made, str) else _replayer(made, sweep.dram_detail == "steady")
     one, known, reason = None, {}, None
     try:
@@ -42,7 +49,12 @@ def play_points(sweep: Sweep, kernel: int, points: range, made: Trace | Path | s
         known = one.known()
     except InputError as error:
         reason = error
-    return table_of([_row(sweep, kernel, point, one, known, trace if reason is None else str(reason)) for point in points])
+    rows, start = list(before), time.monotonic()
+    for point in points:
+        rows.append(_row(sweep, kernel, point, one, known, trace if reason is None else str(reason)))
+        if point != points[-1] and time.monotonic() - start >= LATEST_S:
+            return rows
+    return table_of(rows)
 
 
 _LAST = threading.local()  # the replayer of a thread's last trace, for the chunks of it that follow

@@ -8,6 +8,7 @@ import santa_sim
 from santa_sim.cli import main
 from santa_sim.errors import InputError
 from santa_sim.explore import sweep as engine
+from santa_sim.explore import sweep_work
 from santa_sim.explore.sweep_parts import Parts
 from santa_sim.explore.sweep_spec import load_sweep
 from santa_sim.simulator.replayer import Replayer
@@ -78,6 +79,45 @@ def test_stopped_and_resumed_gives_the_same_bytes(tmp_path, monkeypatch):
     assert bytes_of(cut) == bytes_of(whole) and not (tmp_path / "cut.parquet.parts").exists()
     engine.run_sweep(sweep, cut, jobs=1)  # nothing left to do
     assert len(kept) == 6
+
+
+def test_rows_of_slow_parts_are_kept_too(tmp_path, monkeypatch):
+    """Parts whose rows came in one by one, and over two runs, make the same file, and none is made twice."""
+    monkeypatch.setattr(engine, "CHUNK", 4)
+    sweep = load_sweep(**FAST, grid={"accumulate.lanes": [0, 512, 64, 128, 0], "gather.outstanding": [64]})
+    whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
+    monkeypatch.setattr(sweep_work, "LATEST_S", 1e9)
+    engine.run_sweep(sweep, whole, jobs=1)
+    monkeypatch.setattr(sweep_work, "LATEST_S", 0.0)
+    begin, played, row = Parts.begin, [], sweep_work._row
+    monkeypatch.setattr(sweep_work, "_row", lambda sweep, kernel, point, *rest: (played.append((kernel, point)), row(sweep, kernel, point, *rest))[1])
+
+    def stop(self, chunk, rows):
+        begin(self, chunk, rows)
+        if len(played) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Parts, "begin", stop)
+    told = []
+    for _ in range(2):
+        try:
+            engine.run_sweep(sweep, cut, jobs=1, progress=lambda what, done, points: told.append(done))
+        except KeyboardInterrupt:
+            assert not cut.exists() and len(list((tmp_path / "cut.parquet.parts").glob("rows-*"))) == 1
+    assert sorted(played) == [(kernel, point) for kernel in (0, 1) for point in range(5)] and told[-2] == 10
+    assert bytes_of(cut) == bytes_of(whole) and not (tmp_path / "cut.parquet.parts").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[{", "{}", "3", "[1, 2]", "[{}, {}, {}, {}, {}]"])
+def test_rows_that_cannot_be_read_are_made_again(content, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "CHUNK", 4)
+    parts = Parts(tmp_path / "o.parquet", load_sweep(**FAST, grid={"gather.outstanding": [1, 2, 3, 4]}))
+    parts.open()
+    parts.begin(1, [{"point": 4}])
+    assert parts.begun() == {1: [{"point": 4}]}
+    (parts.folder / "rows-00000001.json").write_text(content)
+    assert engine._Todo(parts.sweep, set(), parts.begun()).begun == {}
+    parts.close()
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -207,9 +247,16 @@ def test_an_error_nobody_foresaw_is_a_row_too(monkeypatch):
 def test_scheduler_that_is_not_there(tmp_path, monkeypatch):
     pytest.importorskip("distributed", reason="needs distributed (the extra 'cluster')")
     monkeypatch.setattr("santa_sim.explore.sweep_crew.CLUSTER_WAIT_S", 1)
-    for address in ("tcp://127.0.0.1:1", "nonsense://x"):
-        with pytest.raises(InputError, match="no Dask scheduler answers there"):
-            engine.run_sweep(load_sweep(**SMALL), tmp_path / "o.parquet", scheduler=address)
+    with pytest.raises(InputError, match="no Dask scheduler answers there"):
+        engine.run_sweep(load_sweep(**SMALL), tmp_path / "o.parquet", scheduler="tcp://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:notaport", "nonsense://x", "nonsense://127.0.0.1:8786", "tcp://127.0.0.1", "127.0.0.1:0", ":8786", "127.0.0.1:99999"])
+def test_what_is_no_address_is_told_without_asking_there(address, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="needs distributed (the extra 'cluster')")
+    monkeypatch.setattr(distributed, "Client", None)
+    with pytest.raises(InputError, match="is not the address of a Dask scheduler"):
+        engine.run_sweep(load_sweep(**SMALL), tmp_path / "o.parquet", scheduler=address)
 
 
 def test_command(tmp_path):

@@ -76,11 +76,12 @@ def test_work_and_files_stay_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "CHUNK", 4)
     sizes, play = [], engine.play_points
 
-    def counted(sweep, kernel, points, made):
+    def counted(sweep, kernel, points, made, before):
         sizes.append(len(points))
-        return play(sweep, kernel, points, made)
+        return play(sweep, kernel, points, made, before)
 
     monkeypatch.setattr(engine, "play_points", counted)
+    monkeypatch.setattr(sweep_work, "LATEST_S", 1e9)
     engine.run_sweep(load_sweep(**{**SPEC, "hardware": "adder_hbm3_bandwidth"}, grid={"gather.outstanding": range(1, 31)}), tmp_path / "o.parquet", jobs=1)
     assert sizes == [4] * 7 + [2]
     assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 30
