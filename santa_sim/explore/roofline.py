@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..hardware_model import Hardware
 
-_COLOURS, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK), "osD^vPX"
+_COLOURS, _MARKERS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK), "osD^vPX<>p*h"
 _ROOFS = (("macs_per_s", "-", "MAC lanes"), ("adds_per_s", "--", "adder lanes"), ("fp32_ops_per_s", "--", "float32 lanes"), ("tensor_macs_per_s", "-", "tensor cores"))
 _PIPELINES = ("issue", "fp64", "special", "tensor")  # of a GPU's multiprocessors
 _ACROSS = 1.8  # a run's own roof is drawn from its intensity over this to its intensity times this
@@ -46,7 +46,7 @@ def roofline(*results: Result) -> tuple[Figure, pd.DataFrame]:
 
     Returns
     -------
-    figure : intensity against operations a second, both logarithmic; a machine's roofs are its DRAM bandwidth, its MAC lanes
+    figure : intensity against operations a second, both logarithmic; a colour a machine, a marker what was run (workload, method, score, budgets); a machine's roofs are its DRAM bandwidth, its MAC lanes
         and its adder lanes, of a GPU its float32 lanes and its tensor cores; dotted across each run, its own roof of the lanes (`lanes_roof_ops_per_s`). It isn't shown or saved.
     frame : a row a run: `operations`, `traffic_bytes`, `intensity_ops_per_byte`, `attained_ops_per_s`, and the roofs above
         it: `dram_roof_ops_per_s`, `lanes_roof_ops_per_s` (of the lanes that have more to do in this run's mix of scores and
@@ -115,12 +115,16 @@ def _figure(results: tuple[Result, ...], frame: pd.DataFrame) -> Figure:
     for number, (name, machine) in enumerate(machines.items()):
         _roofs(axes, x, name, ceilings(machine), _COLOURS[number % len(_COLOURS)])
     places = list(machines)
+    asked = [(result.workload, result.method, result.score, str(result.samples), result.budget_k, result.budget_B) for result in results]
+    kernels, several = list(dict.fromkeys(asked)), frame["workload"].nunique(dropna=False) > 1
     for number, result in enumerate(results):
         row = frame.iloc[number]
+        work = f"{row['workload']}, " if several else ""
+        kept = "" if result.budget_k is None else f", k = {result.budget_k}"
         samples = "" if result.samples is None else f", S = {result.samples}" if isinstance(result.samples, int) else ", S by layer"
-        label = f"{row['method']}{samples}, {row['score']}, on {row['hardware']}: {row['latency_s'] * 1e6:.4g} µs"
+        label = f"{work}{row['method']}{samples}{kept}, {row['score']}, on {row['hardware']}: {row['latency_s'] * 1e6:.4g} µs"
         colour = _COLOURS[places.index(row["hardware"]) % len(_COLOURS)]
-        axes.plot(row["intensity_ops_per_byte"], row["attained_ops_per_s"], _MARKERS[number % len(_MARKERS)], color=colour, markersize=8,
+        axes.plot(row["intensity_ops_per_byte"], row["attained_ops_per_s"], _MARKERS[kernels.index(asked[number]) % len(_MARKERS)], color=colour, markersize=8,
                   markeredgecolor="white", label=label, zorder=3)  # fmt: skip
         if np.isfinite(row["lanes_roof_ops_per_s"]):
             across = row["intensity_ops_per_byte"] / _ACROSS, row["intensity_ops_per_byte"] * _ACROSS

@@ -72,6 +72,17 @@ def test_the_legend_names_each_roof_and_each_run(runs):
     assert len(texts) == 4 + 1 + len(runs) + 1  # adder_hbm3 has both kinds of lanes; the last for the runs' own roofs
 
 
+def test_a_colour_a_machine_and_a_marker_a_method_on_it(runs):
+    """Three dense runs on three machines, one sampled; of two workloads the legend says which."""
+    points = [line for line in roofline(runs)[0].axes[0].lines if line.get_marker() != "None"]
+    assert [line.get_marker() for line in points] == ["o", "o", "o", "s"]
+    assert len({line.get_color() for line in points}) == 4
+    one, other = (dataclasses.replace(run, workload=name) for run, name in zip(runs, "ab"))
+    points = [line for line in roofline(one, other)[0].axes[0].lines if line.get_marker() != "None"]
+    assert [line.get_marker() for line in points] == ["o", "s"]
+    assert [line.get_label().partition(", ")[0] for line in points] == ["a", "b"]
+
+
 def test_samples_are_whole_beside_runs_without(runs):
     figure, frame = roofline(runs)
     assert frame["samples"].isna().sum() == len(runs) - 1 and str(frame["samples"].iloc[-1]) == "16"
