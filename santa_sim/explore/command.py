@@ -87,23 +87,24 @@ def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
 
     from . import tables
     from .pareto import fronts
-    from .sweep import run_sweep
+    from .rows import check_column
+    from .sweep import read_rows, run_sweep
     from .sweep_spec import load_sweep
 
     checked = load_sweep(spec)
+    fields, columns = tuple(one.name for one in checked.fields), [name.strip() for name in pareto.split(",")]
+    for name in columns:
+        check_column("--pareto", name, fields)
     try:
         with Progress() as progress:
             run_sweep(checked, Path(output), jobs=jobs, scheduler=scheduler, yes=yes, progress=progress)
     except KeyboardInterrupt:
         click.echo("stopped; what is done is kept: run the same command again to go on", err=True)
         raise SystemExit(130) from None
-    file = pq.ParquetFile(output)
-    columns = [name.strip() for name in pareto.split(",")]
-    for name in columns:
-        choose("--pareto", name, file.schema_arrow.names)
-    fields = tuple(one.name for one in checked.fields)
-    shown = dict.fromkeys(["point", *fields, *(name for name in (*tables.COLUMNS, *columns) if name in file.schema_arrow.names)])
-    frame = file.read(columns=list(shown)).to_pandas()
+    frame = read_rows(Path(output), dict.fromkeys(["point", *fields, *tables.COLUMNS, *columns]))
+    if not frame["failure"].notna().all():  # else it has no quantities
+        for name in columns:
+            choose("--pareto", name, pq.read_schema(output).names)
     failed = frame["failure"].notna()
     summary = {"file": output, "points": len(frame), "failed": int(failed.sum())}
     best, left_out = fronts(frame[~failed], columns) if not failed.all() else (frame[:0], [])
@@ -111,8 +112,17 @@ def sweep(spec, output, jobs, scheduler, yes, pareto, as_json) -> None:
         click.echo(f"left out of the front: {reason}", err=True)
     if as_json:
         click.echo(json.dumps({**summary, "pareto": json.loads(tables.as_json(best))}, indent=2))
-        return
-    click.echo(f"{output}: {len(frame):,} points, {summary['failed']:,} failed; {len(best):,} on the front of {', '.join(columns)}")
+    else:
+        _tell(output, frame, best, columns, fields)
+    if failed.all():
+        raise InputError(f"nothing could be run: all {len(frame):,} points failed")
+
+
+def _tell(output, frame, best, columns, fields) -> None:
+    from . import tables
+
+    failed = int(frame["failure"].notna().sum())
+    click.echo(f"{output}: {len(frame):,} points, {failed:,} failed; {len(best):,} on the front of {', '.join(columns)}")
     tables.show(best.head(40), ("point", *fields))
     for reason, count in frame["failure"].value_counts().head(5).items():
         click.echo(f"failed {count:,} times: {reason}")

@@ -227,7 +227,7 @@ class Plan:
     def of(cls, method: str, S, weights, lm_head, model: LanguageModel, attention: Mapping, caller: str = "decode_step",
            further: tuple[str, ...] = ()) -> Plan:  # fmt: skip
         """The plan of some arguments, checked; `further` options that the caller has beside decode_step's."""
-        reject_unknown(caller, {name: 0 for name in attention if name not in _KERNEL}, (*_OPTIONS, *further))
+        reject_unknown(caller, {name: value for name, value in attention.items() if name not in _KERNEL}, (*_OPTIONS, *further))
         form = weight_format(model.weights if weights is None else weights)
         head = weight_format(lm_head, "lm_head")
         given = {**{name: DEFAULTS[name] for name in _KERNEL}, **attention, "method": method}

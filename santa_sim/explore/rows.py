@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..errors import choose
 from ..simulator.result import Result, _flat
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ FIRST = (
     "workload", "method", "score", "samples", "budget_k", "budget_B", "precision", "seed", "hardware", "failure",
     "latency_s", "cycles", "energy_j", "energy_unknown", "area_m2", "error_relative_l2", "bound_by",
 )  # fmt: skip
+_TEXT = ("workload", "method", "score", "precision", "hardware", "failure", "energy_unknown", "bound_by", "notes", "error")
 _LEFT_OUT = ("output", "spans", "stalls_fs", "played")
 
 
@@ -45,6 +47,17 @@ def row_of(result: Result) -> dict[str, object]:
         flat |= dict.fromkeys(["energy_j", *_flat("energy_breakdown_j", result.energy_breakdown_j)])
     flat["failure"] = None
     return {name: flat.get(name) for name in FIRST} | {name: value for name, value in flat.items() if name not in FIRST}
+
+
+def check_column(what: str, name: str, fields: Sequence[str]) -> None:
+    """InputError for a name that no column of numbers can have: neither a quantity, nor one of the `fields` that vary. Those of a
+    kind (energy_..._j) depend on the machine and pass."""
+    scalar = [one.name for one in dataclasses.fields(Result) if one.name not in _LEFT_OUT and str(one.type).split("[")[0] != "dict"]
+    known = [one for one in dict.fromkeys([*FIRST, *scalar, *fields]) if one not in _TEXT]
+    kinds = [one.name.removesuffix("_breakdown_j").removesuffix("_breakdown_m2").removesuffix("_bytes").removesuffix("_s")
+             for one in dataclasses.fields(Result) if one.name not in _LEFT_OUT and (str(one.type).startswith("dict") or one.name == "error")]  # fmt: skip
+    if not any(name.startswith(f"{kind}_") for kind in kinds):
+        choose(what, name, known)
 
 
 def failed_row(error: BaseException, **known: object) -> dict[str, object]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import InputError, SimulationError
@@ -41,8 +42,16 @@ def sweep(spec: str | Path | Mapping | Sweep | None = None, output: str | Path |
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sweep.parquet" if output is None else Path(output)
         run_sweep(checked, path, jobs=jobs, scheduler=scheduler, yes=yes, progress=progress)
-        with pq.ParquetFile(path) as file:
-            return file.read(use_threads=False).to_pandas(self_destruct=True)
+        return read_rows(path)
+
+
+def read_rows(path: Path, columns: Iterable[str] | None = None) -> pd.DataFrame:
+    """A sweep's file; of `columns` those that it has. Whole numbers stay whole (Int64) also where some rows lack them."""
+    import pandas as pd
+
+    with pq.ParquetFile(path) as file:
+        names = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+        return file.read(columns=names, use_threads=False).to_pandas(self_destruct=True, types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
 def run_sweep(sweep: Sweep, output: Path, *, jobs: int | None = None, scheduler: str | None = None, yes: bool = False,

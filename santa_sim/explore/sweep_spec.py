@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set, ValuesView
 from pathlib import Path
 
 from ..api import machine_for
@@ -22,6 +22,7 @@ from .sweep_fields import ARGUMENTS, Field, field, machine_with, workload_change
 
 KEYS = (*ARGUMENTS, "grid", "points", "dram_detail")
 DETAILS = ("full", "steady")
+_WHOLE = ("S", "k", "B", "seed", "tile", "tensor_seed", "n_k", "batch")  # numbers of things, however they are written
 _NAMES = {"method": METHODS, "score": SCORES, "precision": PRECISIONS}
 
 
@@ -141,7 +142,8 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
     grid, points = data.pop("grid", None) or {}, data.pop("points", None)
     detail = choose("dram_detail", data.pop("dram_detail", "full"), DETAILS)
     if not isinstance(grid, Mapping):
-        raise InputError(f"grid={shown(grid)} is a mapping of fields to lists, such as gather.outstanding: [64, 256]")
+        raise InputError(f"grid={shown(grid)} is not a mapping of fields to lists, such as gather.outstanding: [64, 256]")
+    data = {name: _listed(value) for name, value in data.items()}
     several = {name: value for name, value in data.items() if isinstance(value, list)}  # of S too: one per layer is a list in it
     fixed = {name: value for name, value in data.items() if name not in several}
     axes = [_axis(name, values) for name, values in [*several.items(), *grid.items()]]
@@ -172,7 +174,7 @@ def _relative(data: dict, folder: Path) -> dict:
 
 
 def _axis(name: object, values: object) -> Axis:
-    one = field(name)
+    one, values = field(name), _listed(values)
     if not isinstance(values, (list, tuple, range)) or isinstance(values, str):
         raise InputError(f"grid: {name}={shown(values)} is not a list of values; write [{shown(values)}]")
     if not len(values):
@@ -180,9 +182,17 @@ def _axis(name: object, values: object) -> Axis:
     return Axis((one,), tuple((_value(one, value),) for value in values))
 
 
+def _listed(values: object) -> object:
+    """A list of what a numpy array, a pandas series, a range or a generator gives; anything else as it is (a tuple: one value)."""
+    if hasattr(values, "tolist"):
+        return values.tolist()
+    return list(values) if isinstance(values, (range, Iterator, Set, ValuesView)) else values
+
+
 def _points(points: object) -> Axis:
+    points = _listed(points)
     if not isinstance(points, (list, tuple)) or not all(isinstance(point, Mapping) and point for point in points):
-        raise InputError(f"points={shown(points)} is a list of mappings, such as [{{S: 64, gather.outstanding: 32}}]")
+        raise InputError(f"points={shown(points)} is not a list of mappings of fields to values, such as [{{S: 64, gather.outstanding: 32}}]")
     if not points:
         raise InputError("points=[] is empty: no point to run; give at least one, or leave it out")
     names = list(points[0])
@@ -199,6 +209,8 @@ def _value(one: Field, value: object) -> object:
         raise InputError(f"sweep field {one.name}={value} is not a finite number")
     if hasattr(value, "tolist") and not isinstance(value, str):
         value = value.tolist()
+    if isinstance(value, float) and value.is_integer() and one.path[-1] in _WHOLE:
+        value = int(value)  # 1e9
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -1,5 +1,7 @@
 import json
+import os
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -127,6 +129,8 @@ def test_rows_that_cannot_be_read_are_made_again(content, tmp_path, monkeypatch)
     ({"S": []}, "is empty: no point"),
     ({"points": []}, "is empty: no point"),
     ({"grid": {"gather.outstanding": 3}}, "is not a list of values"),
+    ({"grid": [1, 2]}, r"grid=\[1, 2\] is not a mapping of fields to lists"),
+    ({"points": {"a": 1}}, r"points={'a': 1} is not a list of mappings"),
     ({"points": [{"n_k": 512}, {"seed": 1}]}, "differ in n_k, seed"),
     ({"grid": {"S": [1]}}, "given twice"),
     ({"method": "s2anta-pro"}, "did you mean 's2anta-prop'"),
@@ -137,6 +141,15 @@ def test_rows_that_cannot_be_read_are_made_again(content, tmp_path, monkeypatch)
 def test_specs_that_cannot_be(changes, message):
     with pytest.raises(InputError, match=message):
         load_sweep(**{**SMALL, **changes})
+
+
+def test_values_are_what_gives_them_one_by_one():
+    lists = load_sweep(**SMALL, points=[{"seed": 1}, {"seed": 2}], grid={"n_k": [1_000_000_000], "accumulate.lanes": [64, 128], "normalize.lanes": [1, 2]})
+    series = pd.Series([1, 2])
+    assert lists == load_sweep(**{**SMALL, "S": np.array([64, 32])}, points=({"seed": seed} for seed in (1, 2)),
+                               grid={"n_k": [1e9], "accumulate.lanes": (64 * n for n in range(1, 3)), "normalize.lanes": series})  # fmt: skip
+    assert load_sweep(**{**SMALL, "S": range(32, 65, 32)}) == load_sweep(**{**SMALL, "S": np.arange(32.0, 65.0, 32.0)}) == load_sweep(**{**SMALL, "S": [32, 64]})
+    assert load_sweep(**{**SMALL, "workload": santa_sim.load_workload(W)}).points == 2
 
 
 def test_nothing_varies_or_is_missing():
@@ -268,5 +281,27 @@ def test_command(tmp_path):
     again = CliRunner().invoke(main, ["sweep", str(spec), "-o", str(out), "--json", "--pareto", "latency_s"])
     told = json.loads(again.stdout)
     assert told["points"] == 4 and len(told["pareto"]) == 1
-    wrong = CliRunner().invoke(main, ["sweep", str(spec), "-o", str(out), "--pareto", "latency"])
-    assert wrong.exit_code == 2 and "did you mean 'latency_s'" in wrong.stderr
+    family = CliRunner().invoke(main, ["sweep", str(spec), "-o", str(out), "--pareto", "energy_sramm_j"])
+    assert family.exit_code == 2 and "did you mean 'energy_sram_j'" in family.stderr
+    own = CliRunner().invoke(main, ["sweep", str(spec), "-o", str(out), "--pareto", "accumulate.lanes,traffic_total_bytes"])
+    assert own.exit_code == 0 and "1 on the front" in own.stdout
+
+
+@pytest.mark.parametrize("columns, hint", [("latency", "did you mean 'latency_s'"), ("nope", "choose from"), ("latency_s,bound_by", "bound_by"), ("", "choose from")])
+def test_a_front_of_what_no_row_has_is_told_before_anything_runs(columns, hint, tmp_path):
+    spec, out = tmp_path / "spec.yaml", tmp_path / "o.parquet"
+    spec.write_text(f"workload: {W}\nmethod: s2anta-prop\nhardware: adder_hbm3\nS: [64, 32]\n")
+    wrong = CliRunner().invoke(main, ["sweep", str(spec), "-o", str(out), "-j", "1", "--pareto", columns])
+    assert wrong.exit_code == 2 and "--pareto" in wrong.stderr and hint in wrong.stderr and os.listdir(tmp_path) == ["spec.yaml"]
+
+
+def test_a_sweep_of_which_nothing_could_be_run(tmp_path):
+    spec, out = tmp_path / "spec.yaml", tmp_path / "o.parquet"
+    spec.write_text(f"workload: {W}\nmethod: sdpa\nhardware: adder_hbm3\ngrid: {{accumulate.lanes: [64, 128]}}\n")
+    result = CliRunner().invoke(main, ["sweep", str(spec), "-o", str(out), "-j", "1"])
+    assert result.exit_code == 2 and "all 2 points failed" in result.stderr and "failed 2 times: " in result.stdout
+
+
+def test_whole_numbers_stay_whole_where_some_rows_lack_them():
+    frame = santa_sim.sweep(workload=W, method=["sdpa", "s2anta-prop"], S=16, k=4, grid={"gather.outstanding": [64]}, hardware="mac_hbm3_bandwidth", jobs=1)
+    assert frame.samples.tolist() == [pd.NA, 16] and str(frame.samples.dtype) == str(frame.cycles.dtype) == "Int64"
