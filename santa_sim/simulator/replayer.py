@@ -58,8 +58,9 @@ class Replayer:
 
     def __init__(self, trace: Trace, shortcut: bool = False) -> None:
         self.trace, self.shortcut = trace, shortcut
-        self._rates: dict[str, Steady | None] = {}
+        self._rates: dict[str, Steady] = {}
         self._stages = trace.items["stage"].to_numpy().astype(str)
+        self._selects = bool((self._stages == "select").any())  # all rows of a head are asked for at once
         self._counters = {name: trace.items[name].to_numpy().astype(np.int64, copy=False) for name in OPERATIONS}
         self._plans: collections.OrderedDict[str, _Made] = collections.OrderedDict()
 
@@ -87,7 +88,7 @@ class Replayer:
     def _rate(self, plan: Plan, machine: Hardware) -> Steady | None:
         """The rate of a machine's DRAM, measured once for each DRAM; None where it must be played in full."""
         gathered, bursts = len(plan.tables.gather), len(plan.tables.gather) + len(plan.tables.stream)
-        if not is_steady(machine, gathered / max(1, bursts), plan.widest_row):
+        if (gathered and self._selects) or not is_steady(machine, bursts, gathered, plan.widest_row):
             return None
         key = json.dumps([machine.memory.model_dump(), plan.requests_digest])
         if key not in self._rates:

@@ -3,9 +3,9 @@
 The machine's own memory jobs are played once on the banks alone, in their order, a few in flight. The time a burst takes there,
 on average, stands for every burst on every machine with this DRAM, and an unloaded access for the latency. Where the memory
 keeps a machine waiting, the run is one long stream and the rate is all that counts; where it doesn't, the rate hardly matters.
-What it leaves out: queues that run empty and fill again. So it is for runs that gather next to nothing, on machines whose K buffer
-holds many times what the memory has under way, and whose gathers ask for at least that much at a time (`is_steady`); others are
-played in full.
+What it leaves out: queues that run empty and fill again, at the ends of a run too. So it is for long runs that gather next to nothing,
+and not all of a head's rows at once as a selection does, on machines whose K buffer holds many times what the memory has under way, and whose gathers ask for at
+least that much at a time (`is_steady`); others are played in full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SAMPLE_BURSTS = 2**21
 LEAST_BURSTS = 2**16  # a shorter run is no steady stream: it is played in full
 IN_FLIGHT = 8  # memory jobs
 AHEAD = 10  # K buffers of fewer times what the memory has under way (bandwidth x latency) make queues run empty
-GATHERED = 0.01  # share of gathered bursts; of more, the order that they are served in depends on what the machine does meanwhile
+LONG = 400  # times what the memory has under way: its ends cost a run up to four latencies
+GATHERED = 0.005  # share of gathered bursts; of more, the order that they are served in depends on what the machine does meanwhile
 _MODULUS = 2**20
 
 
@@ -70,18 +71,19 @@ class Steady:
         return MemoryReport(moved[0], moved[1], counts["activates"], seconds, counts, energy)
 
 
-def is_steady(machine: Hardware, gathered: float, row_bytes: int) -> bool:
+def is_steady(machine: Hardware, bursts: int, gathered: int, row_bytes: int) -> bool:
     """Whether a bank-level DRAM has a steady stream to serve.
 
     Parameters
     ----------
-    gathered : gathered bursts over all bursts
+    bursts, gathered : of the run in all, and those of gathered rows
     row_bytes : of a gathered row
     """
     config = machine.memory.config
     under_way = config.peak_bytes_per_s * (machine.memory.controller_latency_s + _access_fs(config) / FS_PER_S)
     keeps_up = not gathered or machine.gather.outstanding * row_bytes >= under_way
-    return gathered <= GATHERED and machine.k_buffer.bytes >= AHEAD * under_way and keeps_up
+    is_long = bursts >= LEAST_BURSTS and bursts * config.organization.burst_bytes >= LONG * under_way
+    return is_long and gathered <= GATHERED * bursts and machine.k_buffer.bytes >= AHEAD * under_way and keeps_up
 
 
 def _access_fs(config: DramConfig) -> int:
@@ -89,8 +91,8 @@ def _access_fs(config: DramConfig) -> int:
     return (config.timing.nRCD_read + config.timing.read_delay) * config.timing.clock_fs
 
 
-def steady(plan: Plan, config: DramConfig, latency_fs: int) -> Steady | None:
-    """Measure a DRAM on a plan's requests (the middle of them, where there are many); None where they are too few.
+def steady(plan: Plan, config: DramConfig, latency_fs: int) -> Steady:
+    """Measure a DRAM on a plan's requests (the middle of them, where there are many).
 
     `latency_fs` : of controller and PHY  [fs]
     """
@@ -98,8 +100,6 @@ def steady(plan: Plan, config: DramConfig, latency_fs: int) -> Steady | None:
     first, end = plan.units["dram"]
     bursts = np.diff(t.stream_at)[first:end] + np.diff(t.gather_at)[first:end]
     total, wanted = int(bursts.sum()), WARM_BURSTS + SAMPLE_BURSTS
-    if total < LEAST_BURSTS:
-        return None
     job = int(np.searchsorted(np.cumsum(bursts), max(0, total - wanted) // 2))
     dram = Dram(config, [Port(), Port(), Port()])
     in_flight = done = began = counted = 0

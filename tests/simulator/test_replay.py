@@ -95,7 +95,7 @@ DDR5 = {"base": "mac_lpddr5", "memory": {"dram": "ddr5_4800"}, "gather": {"outst
 DDR4 = {"base": "mac_lpddr5", "memory": {"dram": "ddr4_3200"}, "kv_layout": "sequence-first"}
 
 
-@pytest.mark.parametrize("run", [{"method": "sdpa"}, {"method": "s2anta-prop", "S": 64}], ids=["sdpa", "prop"])
+@pytest.mark.parametrize("run", [{"method": "sdpa"}, {"method": "s2anta-prop", "S": 16}], ids=["sdpa", "prop"])
 def test_the_shortcut_for_steady_streams_agrees_within_one_percent(run):
     trace = santa_sim.make_trace("llama8b_decode_8k", **run)
     for machine in ("mac_lpddr5", DDR5, DDR4):
@@ -109,15 +109,23 @@ def test_the_shortcut_for_steady_streams_agrees_within_one_percent(run):
 
 def test_where_the_stream_is_not_steady_there_is_no_shortcut(traces):
     narrow = {"base": "mac_hbm3", "k_buffer": {"tiles": 2}}
-    gathers = santa_sim.make_trace("llama8b_decode_4k", "s2anta-prop", 64)  # 1.5 % of the bursts
+    gathers = santa_sim.make_trace("llama8b_decode_8k", "s2anta-prop", 64)  # 1 % of the bursts
+    selected = santa_sim.make_trace("llama8b_decode_8k", "topk", k=4)  # at once
     columns = santa_sim.make_trace("llama8b_decode_4k", "sdpa", score="bernoulli", B=16)  # of K: nearly all
     dense = santa_sim.make_trace("llama8b_decode_4k", "sdpa")
-    for trace, machine in ((traces[0], "mac_lpddr5"), (dense, narrow), (gathers, DDR5), (gathers, DDR4), (columns, "mac_lpddr5")):
+    for trace, machine in ((traces[0], "mac_lpddr5"), (dense, narrow), (gathers, DDR5), (gathers, DDR4), (columns, "mac_lpddr5"), (selected, DDR5)):
         machine = santa_sim.load_hardware(machine)
         assert Replayer(trace, shortcut=True).result(machine).to_dict() == Replayer(trace).result(machine).to_dict()
 
 
-@pytest.mark.parametrize("gathered, outstanding, wanted", [(0.0, 1, True), (0.01, 64, True), (0.0101, 64, False), (0.01, 4, False)])
-def test_a_steady_stream_gathers_little_and_much_of_it_at_a_time(gathered, outstanding, wanted):
+@pytest.mark.parametrize("bursts, gathered, outstanding, wanted", [
+    (10**6, 0, 1, True), (10**6, 5000, 64, True), (10**6, 5001, 64, False), (10**6, 5000, 4, False), (65_536, 0, 1, True), (65_535, 0, 1, False),
+])  # fmt: skip
+def test_a_steady_stream_is_long_and_gathers_little_and_much_of_it_at_a_time(bursts, gathered, outstanding, wanted):
     machine = santa_sim.load_hardware({**DDR5, "gather": {"outstanding": outstanding}})
-    assert is_steady(machine, gathered, 256) is wanted
+    assert is_steady(machine, bursts, gathered, 256) is wanted
+
+
+def test_what_a_fast_memory_serves_in_little_time_is_no_steady_stream():
+    machine = santa_sim.load_hardware({"base": "mac_hbm3", "k_buffer": {"tiles": 128}})
+    assert not is_steady(machine, 2**19, 0, 1) and is_steady(machine, 2**20, 0, 1)  # 20 and 41 us
