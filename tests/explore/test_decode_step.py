@@ -216,7 +216,7 @@ def test_a_model_that_does_not_fit_says_so(capsys):
         (lambda: step(batch=0), "batch=0: write a whole number from 1"),
         (lambda: step(n_k=True), "n_k=True: write a whole number"),
         (lambda: step("s2anta-prop", [4, 4]), "tiny has 3 layers"),
-        (lambda: step(sead=3), "did you mean 'seed'"),
+        (lambda: step(sead=3), r"no argument 'sead' \(given as sead=3\); did you mean 'seed'"),
         (lambda: step(hardware=ADDER), "accumulate.kind='adder'"),
         (lambda: santa_sim.end_to_end_speedup(TINY, "s2anta-prop", 4, n_k=[]), r"n_k=\[\] is empty"),
         (lambda: santa_sim.end_to_end_speedup(TINY, "s2anta-prop", 4, n_k=8, baseline="topk"), "takes a budget of its own"),
