@@ -137,7 +137,9 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
         check_kind(data, "sweep", path)
         data = _relative(data, path.parent)
     data = {**data, **arguments}
-    for key in data:
+    for key, value in data.items():
+        if key not in KEYS and _is_field(key):
+            raise InputError(f"sweep key {key!r} is no argument of run but a field: write it under grid, as grid: {{{key}: {shown(value if isinstance(value, list) else [value])}}}")
         choose("sweep key", key, KEYS)
     grid, points = data.pop("grid", None) or {}, data.pop("points", None)
     detail = choose("dram_detail", data.pop("dram_detail", "full"), DETAILS)
@@ -158,6 +160,13 @@ def load_sweep(spec: str | Path | Mapping | Sweep | None = None, **arguments: ob
             raise InputError(f"{name} is missing: give one, or several in a list")
     _check_names(sweep)
     return _loaded(sweep)
+
+
+def _is_field(name: object) -> bool:
+    try:
+        return bool(field(name))
+    except InputError:
+        return False
 
 
 def _relative(data: dict, folder: Path) -> dict:

@@ -45,10 +45,14 @@ def write(frame: pd.DataFrame, path: str | Path) -> None:
 def read(path: str | Path) -> pd.DataFrame:
     """A table that `write`, or a sweep, wrote; InputError if it can't be read."""
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     path = existing_file(check_format(path), "table")
     try:
-        return pd.read_csv(path, dtype_backend="numpy_nullable") if path.suffix == ".csv" else pd.read_parquet(path)
+        if path.suffix == ".csv":
+            return pd.read_csv(path, dtype_backend="numpy_nullable")
+        return pq.read_table(path).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)  # whole numbers stay whole where some rows lack them
     except (ValueError, OSError) as error:
         raise InputError(f"{str(path)!r} is no table that can be read: {error}") from None
 

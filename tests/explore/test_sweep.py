@@ -135,6 +135,7 @@ def test_rows_that_cannot_be_read_are_made_again(content, tmp_path, monkeypatch)
     ({"grid": {"S": [1]}}, "given twice"),
     ({"method": "s2anta-pro"}, "did you mean 's2anta-prop'"),
     ({"hardware": "adder_hbm"}, "did you mean 'adder_hbm3'"),
+    ({"n_k": [512, 1024]}, r"under grid, as grid: {n_k: \[512, 1024\]}"),
     ({"gird": {}}, "did you mean 'grid'"),
     ({"grid": {"gather.outstanding": [float("nan")]}}, "not a finite number"),
 ])  # fmt: skip
