@@ -25,11 +25,12 @@ KB_A_POINT = 2.0  # may be held while it runs: a row of the file has more
     ({"seed": list(range(128)), "hardware": "adder_hbm3_bandwidth"}, "full"),
 ], ids=["machines", "DRAMs", "DRAMs, steady", "kernels"])  # fmt: skip
 def test_points_leave_nothing_behind(changes, detail, tmp_path):
-    """Held by Python when 1/4 and 3/4 of the points are done; what is made once (plans, DRAMs, names) is made by then."""
+    """Held by Python when 1/4, 1/2 and 3/4 of the points are done; what is made once (plans, DRAMs, names) is made by then, or in
+    one of the two intervals: what is left behind grows in both."""
     sweep, held = load_sweep(**{**SPEC, **changes}, dram_detail=detail), {}
 
     def look(what, done, total):
-        if done in (32, 96):
+        if done in (32, 64, 96):
             gc.collect()
             held[done] = tracemalloc.get_traced_memory()[0]
 
@@ -39,7 +40,7 @@ def test_points_leave_nothing_behind(changes, detail, tmp_path):
     finally:
         tracemalloc.stop()
     assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 128
-    assert (held[96] - held[32]) / 64 < 1024 * KB_A_POINT
+    assert min(held[64] - held[32], held[96] - held[64]) / 32 < 1024 * KB_A_POINT
     assert getattr(sweep_work._LAST, "replayer", None) is None  # the last trace and its plans go with the sweep
 
 
