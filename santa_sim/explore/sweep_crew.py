@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..errors import InputError, SimulationError
 from .sweep_identity import code_digest
-from .sweep_spawn import Context
+from .sweep_spawn import Context, without_interrupts
 from .sweep_spec import Sweep
 from .sweep_work import forget
 
@@ -66,7 +66,8 @@ class Local:
 
     def submit(self, work: Callable, *arguments: object) -> concurrent.futures.Future:
         try:
-            return self.pool.submit(_with_sweep, work, *arguments)
+            with without_interrupts():  # the first starts the pool's thread and processes
+                return self.pool.submit(_with_sweep, work, *arguments)
         except concurrent.futures.process.BrokenProcessPool:
             raise SimulationError(_LOST_TEXT) from None
 
@@ -85,7 +86,8 @@ def _begin(sweep: Sweep, digest: str) -> None:
     import numba
 
     numba.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _MINE.update(sweep=sweep, wrong=None if digest == code_digest() else "santa_sim was edited since this process loaded it, and its workers have loaded the new code")

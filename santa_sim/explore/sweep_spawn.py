@@ -35,7 +35,7 @@ class Context(multiprocessing.context.SpawnContext):
 
 class _Process(multiprocessing.context.SpawnProcess):
     def start(self) -> None:
-        with _STARTING, _hidden_main(), _without_interrupts():
+        with _STARTING, _hidden_main(), without_interrupts():
             super().start()
 
 
@@ -54,8 +54,8 @@ def _hidden_main() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until a process is started whole; the process inherits that its SIGINT waits, and lets it through when it
+def without_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until what is started is started whole; a process inherits that its SIGINT waits, and lets it through when it
     is ready."""
     came: list[tuple] = []
     handler = signal.getsignal(signal.SIGINT)
