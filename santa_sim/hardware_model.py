@@ -305,7 +305,7 @@ class Hardware(Model):
         if self.memory.model == "bandwidth":
             return self
         config, burst = self.memory.config, self.memory.burst_bytes
-        access_s = (config.timing.nRCD_read + config.timing.read_delay) * config.timing.clock_fs * 1e-15
+        access_s = config.timing.access_fs * 1e-15
         plain = MemoryModel(
             bandwidth_bytes_per_s=self.memory.bandwidth_bytes_per_s, latency_s=float(self.memory.controller_latency_s) + access_s,
             burst_bytes=burst, page_bytes=burst, energy=dict.fromkeys(DramEnergy.model_fields),

@@ -12,6 +12,7 @@ from ..trace import Trace
 from .compile import TRAFFIC, Program
 from .dram.energy import command_energy
 from .machine import Run
+from .rooms import PRODUCERS
 
 if TYPE_CHECKING:
     from ..hardware_model import Hardware
@@ -170,7 +171,7 @@ def sram_sizes(hardware: Hardware) -> dict[str, int]:
         "v_buffer": hw.v_buffer.bytes,
         "weights": hw.weights_buffer.bytes,
         "stash_reads": hw.weights_buffer.bytes,
-        **{f"{unit}_writes": hw.write_buffer.bytes for unit in ("softmax", "budget", "accumulate", "merge")},
+        **{f"{unit}_writes": hw.write_buffer.bytes for unit in PRODUCERS if unit != "output"},
         "stash": hw.stash.bytes,
     }
 

@@ -80,15 +80,10 @@ def is_steady(machine: Hardware, bursts: int, gathered: int, row_bytes: int) -> 
     row_bytes : of a gathered row
     """
     config = machine.memory.config
-    under_way = config.peak_bytes_per_s * (machine.memory.controller_latency_s + _access_fs(config) / FS_PER_S)
+    under_way = config.peak_bytes_per_s * (machine.memory.controller_latency_s + config.timing.access_fs / FS_PER_S)
     keeps_up = not gathered or machine.gather.outstanding * row_bytes >= under_way
     is_long = bursts >= LEAST_BURSTS and bursts * config.organization.burst_bytes >= LONG * under_way
     return is_long and gathered <= GATHERED * bursts and machine.k_buffer.bytes >= AHEAD * under_way and keeps_up
-
-
-def _access_fs(config: DramConfig) -> int:
-    """An access that nothing is before, from the activate to the last of its data  [fs]."""
-    return (config.timing.nRCD_read + config.timing.read_delay) * config.timing.clock_fs
 
 
 def steady(plan: Plan, config: DramConfig, latency_fs: int) -> Steady:
@@ -121,7 +116,7 @@ def steady(plan: Plan, config: DramConfig, latency_fs: int) -> Steady:
     served = max(1, sampled["reads"] + sampled["writes"])
     return Steady(
         (dram.now_fs - began) / max(1, done - counted),
-        latency_fs + _access_fs(config),
+        latency_fs + config.timing.access_fs,
         {name: count / served for name, count in sampled.items()}, dram.active_share(),
     )  # fmt: skip
 

@@ -103,18 +103,10 @@ def test_killed_at(moment, killed, whole, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [b"", b"ARROW1\0\0", None])
-def test_parts_that_cannot_be_read_are_made_again(damage, tmp_path, whole, monkeypatch):
+def test_parts_that_cannot_be_read_are_made_again(damage, tmp_path, whole, monkeypatch, run_until):
     monkeypatch.setattr(engine, "CHUNK", 2)
     output, add, made = tmp_path / "o.parquet", Parts.add, []
-
-    def stop(self, chunk, table):
-        add(self, chunk, table)
-        if chunk == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Parts, "add", stop)
-    with pytest.raises(KeyboardInterrupt):
-        engine.run_sweep(load_sweep(SPEC), output, jobs=1)
+    run_until(2, load_sweep(SPEC), output)
     part = tmp_path / "o.parquet.parts" / "part-00000001.arrow"
     part.write_bytes(part.read_bytes()[:-200] if damage is None else damage)
     monkeypatch.setattr(Parts, "add", lambda self, chunk, table: (made.append(chunk), add(self, chunk, table)))

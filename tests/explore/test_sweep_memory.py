@@ -136,22 +136,12 @@ def test_compiling_is_left_out_of_the_estimate(monkeypatch):
     assert numba.__version__ and sweep_clock.first_points(sweep) == (0.5, 0.25)
 
 
-def test_only_what_is_left_is_estimated(tmp_path, monkeypatch):
+def test_only_what_is_left_is_estimated(tmp_path, monkeypatch, run_until):
     monkeypatch.setattr(sweep_clock, "LONG_S", 0.0)
     sweep = load_sweep(**{**SPEC, "hardware": "adder_hbm3_bandwidth"}, grid={"gather.outstanding": range(1, 97)})
     with pytest.raises(engine.InputError, match="96 points of 1 kernels would take about"):
         engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=1)
-    add = Parts.add
-
-    def stop(self, chunk, table):
-        add(self, chunk, table)
-        if chunk == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Parts, "add", stop)
-    with pytest.raises(KeyboardInterrupt):
-        engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=1, yes=True)
-    monkeypatch.setattr(Parts, "add", add)
+    run_until(2, sweep, tmp_path / "o.parquet", yes=True)
     engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=1)  # 48 are too few to be asked
     engine.run_sweep(sweep, tmp_path / "o.parquet", jobs=1)  # nor is anything timed of what is finished
     assert pq.read_metadata(tmp_path / "o.parquet").num_rows == 96

@@ -117,6 +117,11 @@ class Timing(schema.Model):
         return self.nAL + self.nCL + self.nBL
 
     @property
+    def access_fs(self) -> int:
+        """An access that nothing is before, from the activate to the last of its data  [fs]."""
+        return (self.nRCD_read + self.read_delay) * self.clock_fs
+
+    @property
     def write_delay(self) -> int:
         """Clocks from a write command to the end of its data."""
         return self.nAL + self.nCWL + self.nBL
